@@ -21,8 +21,12 @@ from sklearn.utils.validation import (
 
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.label_values import label_name
+from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.inference.model import Model, load_model
 from ssl_toolkit.runs.train import train
+
+_OWN = ("algo", "backbone", "pretrained", "image_size", "steps", "seed", "device", "output")
+"""Parameters that are keys of a configuration too."""
 
 
 class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -47,7 +51,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         steps: optimizer steps, if the algorithm takes steps.
         seed: seed of all random numbers.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        options: more keys of a configuration, as for `ssl_toolkit.train`.
+        options: other keys of a configuration, as for `ssl_toolkit.train`; the classes are those
+            of ``y``.
         output: folder of the run, which each fit replaces; None for a temporary one.
         verbose: print the progress of the run.
     """
@@ -82,28 +87,31 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
         Args:
             X: (N, ...) features or images.
-            y: (N,) labels, integers or strings; -1 or None for none.
+            y: (N,) labels: integers, strings or booleans; -1 or None for none.
 
         Raises:
             ValueError: X or y has a form that scikit-learn estimators refuse.
             ToolkitError: as `ssl_toolkit.train`.
         """
+        others = dict(self.options or {})
+        for key in sorted(others.keys() & {*_OWN, "classes"}):
+            setter = "y" if key == "classes" else f"the parameter {key}"
+            raise ConfigError(f"options: {key} is set by {setter}; leave it out of the options")
         X, given, known = self._checked(X, y)
         self.classes_: NDArray[Any]
         self.classes_, places = np.unique(given, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("y has labels of 1 class; two are the least")
-        names = [label_name(label, "y") for label in self.classes_.tolist()]
+        names = _distinct_names(self.classes_.tolist())
         labels = np.full(len(known), "", dtype=object)
         labels[known] = np.array(names, dtype=object)[places]
-        keys = ("algo", "seed", "device", "backbone", "image_size", "steps")
-        options = {key: getattr(self, key) for key in keys} | {"classes": names}
+        options = {key: getattr(self, key) for key in _OWN} | {"classes": names}
         options |= {"pretrained": self.pretrained and self.backbone is not None}
         temporary = TemporaryDirectory(prefix="ssl-toolkit-") if self.output is None else None
         with temporary or nullcontext("") as folder:
             output = {"output": os.fspath(self.output or os.path.join(folder, "run"))}
             outcome = train(
-                options | output | dict(self.options or {}),
+                options | output | others,
                 images=X,
                 labels=labels,
                 overwrite=self.output is not None,
@@ -147,7 +155,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         check_consistent_length(images, y)
         if y.dtype.kind == "f":
             check_classification_targets(y)
-        known = np.array([label_name(label, "y") != "" for label in y.tolist()])
+        known = np.array([_name(label) != "" for label in y.tolist()])
         if not known.any():
             raise ValueError("y has no label, only -1 or None")
         given = y[known]
@@ -161,6 +169,24 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         exact: NDArray[np.float64] = rows.astype(np.float64)
         exact /= exact.sum(axis=1, keepdims=True)
         return exact
+
+
+def _name(label: Any) -> str:
+    return str(label) if isinstance(label, bool) else label_name(label, "y")
+
+
+def _distinct_names(labels: list[Any]) -> list[str]:
+    """Return the class name of each label.
+
+    Raises:
+        ValueError: two labels are equal without the spaces around them.
+    """
+    of_name: dict[str, Any] = {}
+    for label in labels:
+        other = of_name.setdefault(_name(label), label)
+        if other is not label:
+            raise ValueError(f"the labels {other!r} and {label!r} of y are equal after stripping")
+    return [*of_name]
 
 
 def _images(X: Any) -> Any:

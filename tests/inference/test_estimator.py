@@ -21,7 +21,8 @@ from ssl_toolkit import ConfigError, SemiSupervisedClassifier
 IMAGES = (load_digits().images * 15.9).astype(np.uint8)
 X, DIGITS = load_digits(return_X_y=True)
 KNOWN = np.arange(len(DIGITS)) % 20 == 0
-SMALL = {"algo": "supervised", "image_size": 8, "steps": 1, "options": {"backbone": "wrn_10_1"}}
+SMALL = {"algo": "supervised", "backbone": "wrn_10_1", "pretrained": False,
+         "image_size": 8, "steps": 1}  # fmt: skip
 
 EXPECTED = {"check_classifiers_classes": "its labels are -1 and 1, and -1 means no label here"}
 
@@ -55,6 +56,17 @@ def test_predicted_labels_have_the_type_of_the_given_ones(labels: Any) -> None:
     assert np.array_equal(
         pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X)
     )
+
+
+@pytest.mark.parametrize("kind", [bool, object])
+def test_labels_may_be_booleans(kind: type) -> None:
+    labels = (DIGITS > 4).astype(kind)
+    if kind is object:
+        labels[~KNOWN] = None
+    model = SemiSupervisedClassifier("knn").fit(X, labels)
+    assert model.classes_.dtype == model.predict(X[:3]).dtype == bool
+    assert model.classes_.tolist() == [False, True]
+    assert model.score(X, DIGITS > 4) > 0.9
 
 
 def test_auto_reports_its_choice() -> None:
@@ -109,5 +121,10 @@ def test_errors_are_reported() -> None:
         SemiSupervisedClassifier(**SMALL).fit(IMAGES, None)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         SemiSupervisedClassifier(**SMALL).fit(IMAGES, labels)
+    with pytest.raises(ValueError, match="the labels ' a' and 'a ' of y are equal after stripping"):
+        SemiSupervisedClassifier("knn").fit(X[KNOWN], np.array([" a", "a ", "b"])[labels % 3])
+    for key, value in {"classes": ["b", "a"], "algo": "knn", "output": "runs/a"}.items():
+        with pytest.raises(ConfigError, match=f"options: {key} is set by .*; leave it out"):
+            SemiSupervisedClassifier("knn", options={key: value}).fit(X[KNOWN], labels)
     with pytest.raises(ConfigError, match=r"knn\.kk: unknown key"):
         SemiSupervisedClassifier("knn", options={"knn": {"kk": 1}}).fit(X[KNOWN], labels)
