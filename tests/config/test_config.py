@@ -305,6 +305,9 @@ PROFILE = {
     "decay, usb": ("optimizer.weight_decay_on", "uda", "all", "kernels"),
     "pool": ("labeled_in_pool", "simple", None, None),
     "pool, fixmatch": ("labeled_in_pool", "fixmatch", None, True),
+    "pool, comatch": ("labeled_in_pool", "comatch", None, None),
+    "pool, adamatch": ("labeled_in_pool", "adamatch", None, True),
+    "pool, remixmatch": ("labeled_in_pool", "remixmatch", None, True),
     "flip of digits": ("augment.flip", "simple", False, True),
     "flip of digits, mixmatch": ("augment.flip", "mixmatch", False, True, False),
     "interleave, simple": ("simple.interleaved", "simple", False, True),
@@ -316,6 +319,9 @@ PROFILE = {
     "variant, fixmatch": ("augment.strong_options.variant", "fixmatch", "fixmatch", "fixmatch"),
     "operations, usb": ("augment.strong_options.num_ops", "softmatch", 2, 3),
     "augmenter, remixmatch": ("augment.strong", "remixmatch", "ctaugment", "ctaugment"),
+    "augmenter, adamatch": ("augment.strong", "adamatch", "randaugment", "ctaugment"),
+    "augmenter, dash": ("augment.strong", "dash", "randaugment", "ctaugment"),
+    "threshold, dash": ("dash.threshold_factor", "dash", 1.0001, 1 / 1.27),
 }
 
 

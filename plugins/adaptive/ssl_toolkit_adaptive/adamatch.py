@@ -78,7 +78,12 @@ class AdaMatch(Algorithm):
         )
 
     profiles: ClassVar[Mapping[str, Any]] = {
-        "reference": {**GOOGLE_SETTINGS, "options": {"hard_labels": True}}
+        "reference": {
+            **GOOGLE_SETTINGS,
+            "labeled_in_pool": True,
+            "augment": {"strong": "ctaugment"},
+            "options": {"hard_labels": True},
+        }
     }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("threshold", "Threshold", "Fraction of the mean confidence of labeled images."),

@@ -56,14 +56,15 @@ class Dash(Algorithm):
             ge=0,
             le=1,
             help="share of the run on the labeled images alone; 0 to start at once",
-            source="this project, for short runs; authors' code: 0.01; USB's code: 2,048 steps",
+            source="this project, for short runs; authors' settings: 10 of 1,024 epochs; "
+            "USB's code: 2,048 steps",
         )
         decay_fraction: float = option(
             0.01,
             gt=0,
             le=1,
             help="share of the run between two reductions of the threshold",
-            source="USB's code: 10 of 1,024 epochs; authors' code: 9",
+            source="USB's code: 10 of 1,024 epochs; authors' settings: 9",
         )
         temperature: float = option(
             0.5,
@@ -90,9 +91,11 @@ class Dash(Algorithm):
         "reference": {
             **GOOGLE_SETTINGS,
             "labeled_in_pool": True,
+            "augment": {"strong": "ctaugment"},
             "options": {
                 "mean_over_selected": True,
-                "warmup_fraction": 0.01,
+                "warmup_fraction": 10 / 1024,
+                "threshold_factor": 1 / 1.27,  # k starts at 1, and there is no C
                 "decay_fraction": 9 / 1024,
                 "unsupervised_weight": 0.9,
             },

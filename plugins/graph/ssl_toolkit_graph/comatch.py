@@ -88,9 +88,7 @@ class CoMatch(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="authors' code: 7"
         )
 
-    profiles: ClassVar[Mapping[str, Any]] = {
-        "reference": {**GOOGLE_SETTINGS, "labeled_in_pool": True}
-    }
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": GOOGLE_SETTINGS}
     config: Config
     memory: Tensor
     """(K, E), embeddings of the last images, the latest last; zeros before the first."""

@@ -99,7 +99,11 @@ class ReMixMatch(Algorithm):
         )
 
     profiles: ClassVar[Mapping[str, Any]] = {
-        "reference": {**GOOGLE_SETTINGS, "options": {"rampup_steps": 16384}}
+        "reference": {
+            **GOOGLE_SETTINGS,
+            "labeled_in_pool": True,
+            "options": {"rampup_steps": 16384},
+        }
     }
     run_defaults: ClassVar[Mapping[str, Any]] = {"augment": {"strong": "ctaugment"}}
     mixes_images: ClassVar[bool] = True
