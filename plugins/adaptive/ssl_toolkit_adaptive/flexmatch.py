@@ -62,7 +62,7 @@ class FlexMatch(Algorithm):
             1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="USB's code"
         )
         unlabeled_ratio: int = option(
-            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
+            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's settings: 7"
         )
 
     profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}

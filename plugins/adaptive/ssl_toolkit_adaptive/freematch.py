@@ -56,7 +56,7 @@ class FreeMatch(Algorithm):
             source="USB's code: 0.01; its settings: 0.001",
         )
         unlabeled_ratio: int = option(
-            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
+            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's settings: 7"
         )
 
     profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}

@@ -35,7 +35,7 @@ class MeanTeacher(Algorithm):
             50.0,
             ge=0,
             help="weight of the consistency loss after its ramp; 0 for none",
-            source="USB's code: 50",
+            source="USB's settings: 50",
         )
         rampup_fraction: float = option(
             0.4,
@@ -56,7 +56,11 @@ class MeanTeacher(Algorithm):
         return Views(unlabeled_weak=2, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Classification cost + w(t) · consistency cost, sec. 2."""
+        """Classification cost + w(t) · consistency cost, sec. 2.
+
+        The paper's consistency cost is that of all images of the batch, and its weight rises by
+        `gaussian_rampup`; here, as in USB, it is that of the unlabeled ones and rises linearly.
+        """
         c = self.config
         labeled = at_least_float32(ctx.model(batch.labeled_weak[0]))
         # The labeled images alone set BatchNorm's running statistics, as in USB.

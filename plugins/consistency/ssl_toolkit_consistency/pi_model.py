@@ -34,7 +34,7 @@ class PiModel(Algorithm):
             10.0,
             ge=0,
             help="weight of the consistency loss after its ramp; 0 for none",
-            source="USB's code: 10",
+            source="USB's settings: 10",
         )
         rampup_fraction: float = option(
             0.4,
@@ -55,7 +55,12 @@ class PiModel(Algorithm):
         return Views(unlabeled_weak=2, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Cross-entropy + w(t) · mean squared difference, as in algorithm 1."""
+        """Cross-entropy + w(t) · mean squared difference.
+
+        Algorithm 1 of the paper takes the difference over all images, with gradient into both
+        views, and w(t) rises by `gaussian_rampup`. Here, as in USB, the images are the unlabeled
+        ones, the first view is a target without gradient, and w(t) rises linearly.
+        """
         c = self.config
         labeled = at_least_float32(ctx.model(batch.labeled_weak[0]))
         # The labeled images alone set BatchNorm's running statistics, as in USB.

@@ -60,7 +60,7 @@ class UDA(Algorithm):
             1.0, ge=0, help="weight of the consistency loss; 0 for none", source="USB's code"
         )
         unlabeled_ratio: int = option(
-            7, ge=1, help="unlabeled images for each labeled one", source="FixMatch, table 2: 7"
+            7, ge=1, help="unlabeled images for each labeled one", source="USB's settings: 7"
         )
 
     profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}

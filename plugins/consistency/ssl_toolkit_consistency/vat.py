@@ -41,7 +41,7 @@ class VAT(Algorithm):
             3.0,
             gt=0,
             help="Euclidean length of the perturbation, of images in [0, 1]",
-            source="MixMatch's baseline: 6, of images in [-1, 1]",
+            source="MixMatch's baseline: 6, of images in [-1, 1]; USB: 6, of normalized ones",
         )
         power_iterations: int = option(
             1, ge=1, help="power iterations for its direction", source="paper"
@@ -56,17 +56,20 @@ class VAT(Algorithm):
             0.3,
             ge=0,
             help="weight of the smoothness loss after its ramp; 0 for none",
-            source="USB's code: 0.3",
+            source="MixMatch's baseline: 0.3; USB's code: 1",
         )
         entropy_weight: float = option(
-            0.06, ge=0, help="weight of the entropy; 0 for none", source="USB's code: 0.06"
+            0.06,
+            ge=0,
+            help="weight of the entropy; 0 for none",
+            source="MixMatch's baseline and USB's code: 0.06",
         )
         rampup_fraction: float = option(
             0.4,
             ge=0,
             le=1,
             help="share of the run over which the smoothness loss rises from 0; 0 for no ramp",
-            source="USB's code: 0.4",
+            source="MixMatch's baseline and USB's code: 0.4",
         )
         unlabeled_ratio: int = option(
             1, ge=1, help="unlabeled images for each labeled one", source="USB's code: 1"
