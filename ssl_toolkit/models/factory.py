@@ -45,7 +45,7 @@ def find_backbone(name: str) -> tuple[type[Backbone], str]:
 
 SMALLEST_FROZEN, SMALLEST_TRAINED = 128, 64
 """Minimum sizes in pixels: frozen features of small images improve up to 128, while a backbone
-that is trained adapts to 64, at a quarter of the time (docs/results/pretrained.md)."""
+that is trained adapts to 64."""
 
 
 def size_for(name: str, side: int, *, trained: bool) -> int | None:
