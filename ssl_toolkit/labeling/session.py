@@ -63,7 +63,8 @@ class LabelingSession:
         self._guesses = guesses or {}
         self._keys = [table.keys[row] for row in rows]
         self._index = {key: index for index, key in enumerate(self._keys)}
-        self._undo: list[tuple[str, str | None]] = []
+        self._earlier = dict(labels.rows)  # the answers of earlier sessions
+        self._undo: list[tuple[str, str | None, str]] = []  # key, label before, and label since
         self._added: set[str] = set()
 
     def __len__(self) -> int:
@@ -97,7 +98,7 @@ class LabelingSession:
                 "skipped": len(answers) - sum(map(bool, answers)),
                 "classes": self._classes,
                 "several": self.labels.several,
-                "can_undo": bool(answers) or bool(self._undo),
+                "can_undo": bool(self._undo) or bool(self._last_earlier()),
                 "next": self.next_unanswered(index + 1) if index < len(self) else index,
                 "file": display_path(self.labels.path),
             }
@@ -134,11 +135,13 @@ class LabelingSession:
             before = self.labels.rows.get(key)
             if before != label:
                 self.labels.put(key, label)
-                self._undo.append((key, before))
+                self._undo.append((key, before, self.labels.rows[key]))
         return self.state(self.next_unanswered(index + 1))
 
     def undo(self) -> dict[str, Any]:
         """Take back the last answer, also one of an earlier session; return its image's state.
+
+        An answer that another program changed since is kept, and ``kept`` in the state is True.
 
         Raises:
             DataError: There is none.
@@ -146,14 +149,16 @@ class LabelingSession:
         """
         with self.lock, self._saving():
             while self._undo:
-                key, before = self._undo.pop()
+                key, before, since = self._undo.pop()
                 if key in self.labels.rows:  # another program may have removed it
                     break
             else:
-                before = None
-                key = next((key for key in reversed(self.labels.rows) if key in self._index), "")
+                key, before = self._last_earlier(), None
+                since = self._earlier.get(key, "")
             if not key:
                 raise DataError("no answer to undo")
+            if self.labels.rows[key] != since:
+                return self.state(self._index[key]) | {"kept": True}
             label = self.labels.rows.pop(key)
             if before is not None:
                 self.labels.put(key, before)
@@ -162,6 +167,13 @@ class LabelingSession:
                 self._classes.remove(name)
                 self._added.remove(name)
         return self.state(self._index[key])
+
+    def _last_earlier(self) -> str:
+        """Return the image of the last answer of an earlier session that nobody changed since."""
+        for key, label in reversed(self.labels.rows.items()):
+            if key in self._index and self._earlier.get(key) == label:
+                return key
+        return ""
 
     @contextmanager
     def _saving(self) -> Iterator[None]:

@@ -195,6 +195,49 @@ def test_several_classes_are_chosen_and_saved(browser: Any, folder: Path) -> Non
     assert LabelsTable(labels).rows == expected
 
 
+def test_no_choice_of_several_classes_is_lost(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    labels, queue = folder / "labels.csv", folder / "several.csv"
+    queue.write_text("path\n" + "".join(f"{n}.png\n" for n in range(4)))
+    options: Any = {"queue": queue, "classes": ["cat", "dog"], "several": True}
+    with opened(folder / "data" / "unlabeled", labels, **options) as page:
+        wait = visit(browser, page)
+        press(browser, Keys.ARROW_RIGHT)
+        wait("state.index == 1 && loaded")
+        press(browser, "2", Keys.ARROW_LEFT)
+        wait("state.index == 0 && loaded")
+        assert LabelsTable(labels).rows == {"1.png": "dog"}
+        assert shown(browser, "#status") == ["1.png: dog. Saved."]
+        press(browser, "1", Keys.BACKSPACE)  # the choice, not the answer before
+        assert shown(browser, "#classes .chosen") == []
+        press(browser, "+", "a|b", Keys.ENTER)
+        assert shown(browser, "#problem") == ["a|b: a class can't have |, which separates classes."]
+        assert shown(browser, "#classes button") == ["1 cat", "2 dog"]
+        press(browser, "+", Keys.ESCAPE, "+", "fox", Keys.ENTER, "+", "owl", Keys.ENTER)
+        assert shown(browser, "#problem") == []
+        browser.execute_script("element('finish').click()")
+        wait("finished")
+    assert LabelsTable(labels).rows == {"1.png": "dog", "0.png": "fox|owl"}
+
+
+def test_a_correction_by_another_program_is_kept(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    with opened(*paths(folder), queue=folder / "queue.csv") as page:
+        wait = visit(browser, page)
+        press(browser, "2")
+        wait("state.index == 1 && loaded")
+        other = LabelsTable(folder / "labels.csv")
+        other.put("unlabeled/0.png", "cat")
+        other.write()
+        press(browser, Keys.BACKSPACE)
+        wait("state.index == 0 && loaded")
+        assert shown(browser, "#note") == ["Labeled: cat"]
+        (status,) = shown(browser, "#status")
+        assert "another program changed this answer, which is kept" in status
+
+
 def test_many_classes_are_found_by_typing(browser: Any, folder: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 

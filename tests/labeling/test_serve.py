@@ -360,6 +360,23 @@ def test_labels_that_another_program_adds_are_kept(tmp_path: Path) -> None:
         assert [*LabelsTable(tmp_path / "labels.csv").labels.values()] == ["dog", "bird", "cat"]
 
 
+def test_a_correction_by_another_program_is_not_undone(tmp_path: Path) -> None:
+    make_data(tmp_path)
+    with opened(tmp_path / "data", tmp_path / "labels.csv") as page:
+        first, second = (page.state(f"state/{index}")["path"] for index in range(2))
+        page.state("answer", answer(0, "dog"))
+        page.state("answer", answer(1, "dog"))
+        other = LabelsTable(tmp_path / "labels.csv")
+        other.put(second, "cat")
+        other.write()
+        state = page.state("undo", {})
+        assert (state["path"], state["answer"], state["kept"]) == (second, "cat", True)
+        state = page.state("undo", {})
+        assert (state["path"], state["answer"], state["can_undo"]) == (first, None, False)
+        assert page.error("undo", {}) == "no answer to undo"
+    assert LabelsTable(tmp_path / "labels.csv").rows == {second: "cat"}
+
+
 def test_a_file_that_can_not_be_written_is_reported_and_the_answer_not_counted(
     tmp_path: Path,
 ) -> None:

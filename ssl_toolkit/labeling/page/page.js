@@ -27,22 +27,24 @@ async function request(address, content) {
   return answer;
 }
 
-async function change(address, content, done) {
-  if (busy || finished) return;
+async function change(address, content, done) { // returns true if it succeeded
+  if (busy || finished) return false;
   busy = true;
   enable();
-  let message = "";
+  let message = "", succeeded = false;
   try {
     state = await request(address, content);
     if (done) message = done(state);
     problem("");
     show();
+    succeeded = true;
   } catch (error) {
     problem((content === undefined ? "" : "Not saved: ") + error.message);
   }
   busy = false;
   enable();
   element("status").textContent = message;
+  return succeeded;
 }
 
 function problem(text) {
@@ -51,9 +53,9 @@ function problem(text) {
 }
 
 function answer(label, add = false) {
-  if (!state || state.index >= state.total || (!loaded && label)) return;
+  if (!state || state.index >= state.total || (!loaded && label)) return false;
   const path = state.path;
-  change("answer", {index: state.index, label, add}, () =>
+  return change("answer", {index: state.index, label, add}, () =>
     label ? `${path}: ${written(label)}. Saved.` : `${path}: skipped. Saved.`);
 }
 
@@ -75,26 +77,40 @@ function choose(name) {
 
 function save() {
   const label = state.classes.filter((name) => chosen.has(name)).join("|");
-  answer(label || "|", true);
+  return answer(label || "|", true);
 }
 
-function unsaved() {
+function unsaved() { // a choice of several classes
+  if (!state || !state.several || state.index >= state.total) return false;
   const before = names(state.answer);
-  return state.several && (chosen.size !== before.length || before.some((name) => !chosen.has(name)));
+  return chosen.size !== before.length || before.some((name) => !chosen.has(name));
 }
 
-function move(step) {
+async function move(step) {
   if (!state) return;
-  if (step > 0 && state.index < state.total && unsaved()) return save();
   const index = Math.min(state.total, Math.max(0, state.index + step));
-  if (index !== state.index) change(`state/${index}`);
+  if (index === state.index) return;
+  let message = "";
+  if (unsaved()) {
+    if (!(await save()) || step > 0) return; // saving shows the next image
+    message = element("status").textContent;
+  }
+  change(`state/${index}`, undefined, () => message);
 }
 
 function undo() {
-  if (state && state.can_undo) change("undo", {}, (now) => `${now.path}: answer taken back.`);
+  if (unsaved()) {
+    chosen = new Set(names(state.answer));
+    classes();
+  } else if (state && state.can_undo) {
+    change("undo", {}, (now) => now.kept
+      ? `${now.path}: another program changed this answer, which is kept.`
+      : `${now.path}: answer taken back.`);
+  }
 }
 
 async function finish() {
+  if (unsaved() && !(await save())) return;
   await change("finish", {}, () => { finished = true; return ""; });
   if (finished) ended(`Saved in ${state.file}: ${progress()}. You can close this page.`);
 }
@@ -185,7 +201,7 @@ function enable() {
   element("next").disabled = over;
   element("skip").disabled = over;
   element("save").disabled = over || !loaded;
-  element("undo").disabled = !state || !state.can_undo;
+  element("undo").disabled = !state || !(state.can_undo || unsaved());
 }
 
 element("image").addEventListener("load", () => {
@@ -215,6 +231,9 @@ element("add").addEventListener("submit", (event) => {
   element("name").blur();
   if (!name) return;
   if (!state.several) return answer(name, true);
+  if (name.includes("|")) return problem(`${name}: a class can't have |, which separates classes.`);
+  problem("");
+  element("name").value = "";
   if (!state.classes.includes(name)) state.classes.push(name);
   chosen.add(name);
   classes();
