@@ -15,6 +15,7 @@ from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, size_text
 from ssl_toolkit.config.sections import StrangerSettings
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache import Progress
+from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.arrays import FittedRead
 from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder, read_pool
@@ -25,6 +26,7 @@ from ssl_toolkit.data.readers.image_files import (
     files_of,
     skipped,
     unreadable,
+    unused_notes,
     with_files,
 )
 from ssl_toolkit.data.readers.label_sets import read_label_sets
@@ -207,6 +209,9 @@ def read_data(
         table = _without_labels(path, root, rows, unlabeled=unlabeled)
     else:
         table = rows.table(_add_images(path, root, rows, least_classes))
+    if unlabeled and not len(table.keys):
+        others = unused_notes(filter(kind_of_name, rows.unused), "")
+        raise DataError("; ".join([f"{display_path(path)} has no images", *others]))
     table = lay_out(table, fit, workers, pixels or RGB8)
     table = verify(table, size, skip_bad=skip_bad, progress=progress)
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
@@ -253,7 +258,7 @@ def _add_images(
             return read_image_folder(metadata, top, rows)
         if least_classes == 0 and (classes := read_pool(top, rows)) is not None:
             return classes
-        return read_folder(top, rows)
+        return read_folder(top, rows, unlabeled=least_classes == 0)
     if not top.exists():
         raise DataError(
             f"--data {display_path(top)} doesn't exist; give a folder that holds {LAYOUTS}"

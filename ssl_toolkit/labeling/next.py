@@ -12,6 +12,7 @@ import numpy as np
 from ssl_toolkit.config.images import Fit, Size
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers.folders import folders_are_classes
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.inference.embed import DEFAULT_SIZE, embed_table, network_features
@@ -170,6 +171,7 @@ def _check(pool: Pool, method: Method, path: Path, labels: Path | None, *, has_m
     """Raise if no image is left, or the method needs labels that are missing."""
     if not len(pool.candidates):
         hint = "" if labels else "; --labels FILE names the images that count as labeled"
+        hint = folders_are_classes(path, pool.table) or hint
         raise NoImageLeft(
             f"{display_path(path)}: no image is left to label: {len(pool.labeled):,} have a label, "
             f"the others are test or validation images, skipped ones or duplicates{hint}"

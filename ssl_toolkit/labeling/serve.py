@@ -12,6 +12,7 @@ from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.images.files import pillow_muted
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.packed_strings import index_of
+from ssl_toolkit.data.readers.folders import folders_are_classes
 from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -66,6 +67,9 @@ def labeling_server(
         queued = [] if queue is None else read_queue(queue)
         order = None if queue is None else [image.path for image in queued]
         rows = rows_to_label(table, order, "" if queue is None else display_path(queue))
+        if queue is None and not rows:
+            hint = folders_are_classes(data, table) or "; name images to label with --queue"
+            raise DataError(f"{display_path(data)}: every image has a label{hint}")
         guesses = {
             image.path: Guess(image.guess, image.confidence) for image in queued if not several
         }

@@ -221,8 +221,7 @@ def rows_to_label(table: ImageTable, queue: Sequence[str] | None, where: str = "
         where: The file of the queue, for messages.
 
     Raises:
-        DataError: Images of the queue are unknown, or validation or test ones; or all images have
-            labels.
+        DataError: Images of the queue are unknown, or validation or test ones.
     """
     if queue is not None:
         rows = index_of(table.keys, queue)
@@ -236,8 +235,6 @@ def rows_to_label(table: ImageTable, queue: Sequence[str] | None, where: str = "
         return list(dict.fromkeys(rows.tolist()))
     held_out = np.isin(table.parts, ("validation", "test"))
     rows = np.flatnonzero((table.labels < 0) & ~held_out)
-    if not len(rows):
-        raise DataError("every image of the data has a label; name images to label with --queue")
 
     def rank(row: int) -> bytes:
         return hashlib.sha256(f"label\0{table.keys[row]}".encode("utf-8", "surrogatepass")).digest()

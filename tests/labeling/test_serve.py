@@ -452,7 +452,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         (("data", "--labels", "l.csv", "--queue", "unknown.csv"), "the data has no images x.png"),
         (("data", "--labels", "unknown.csv"), "the data has no images x.png"),
         (("data", "--labels", "l.csv", "--queue", "test.csv"), "test images: test/cat/0.png"),
-        (("data/labeled", "--labels", "l.csv"), "every image of the data has a label"),
+        (("data/labeled", "--labels", "l.csv"), "data/labeled: every image has a label; its"),
     ],
 )
 def test_wrong_arguments_are_one_line(

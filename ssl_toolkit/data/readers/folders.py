@@ -15,7 +15,7 @@ from ssl_toolkit.data.images.files import FILE_SUFFIXES, IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import kind_of_name, way_out
 from ssl_toolkit.data.readers.image_files import FileTree, TableBuilder
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import Part
+from ssl_toolkit.interfaces import ImageTable, Part
 from ssl_toolkit.text import display_path, display_text, summarize
 
 LAYOUTS = (
@@ -41,7 +41,7 @@ _LEFT_BY_TOOLS = {
 }  # fmt: skip
 
 
-def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
+def read_folder(top: Path, rows: TableBuilder, *, unlabeled: bool = False) -> tuple[str, ...]:
     """Add the images of a folder; open none of them and write nothing there.
 
     The layout is recognized by the names of the folders (see `LAYOUTS`; also ``labelled`` and
@@ -54,6 +54,7 @@ def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
         top: Path to the data folder.
         rows: Receives the images, and notes on what was ignored. Without unlabeled images in the
             ``labeled/`` layout a note starts "no unlabeled images".
+        unlabeled: Accept fewer than two classes in ``labeled/`` or ``train/``.
 
     Returns:
         The classes.
@@ -70,14 +71,39 @@ def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
         classes = _read_splits(top, sources, folders, rows)
     elif sources:
         names = summarize([f"{display_text(folder.name)}/" for folder in sources.values()])
+        where = display_path(top)
+        if unlabeled:
+            raise DataError(f"{where} has {names} but no {where}/unlabeled/ with images to label")
         raise DataError(
-            f"{display_path(top)} has {names} but neither labeled/ nor train/; a data folder holds "
-            f"{LAYOUTS}"
+            f"{where} has {names} but neither labeled/ nor train/; a data folder holds {LAYOUTS}"
         )
     else:
         classes = _read_classes(top, "", folders, "pool", (), rows)
-    _check_classes(main or top, f"{display_text(main.name)}/" if main else "", classes, rows)
+    if unlabeled and not main and len(classes) < 2 and rows.keys:
+        where = display_path(top)
+        raise DataError(
+            f"{where} has images in the folder {classes[0]}/, and one folder makes no classes; to "
+            f"label images, move all below {where}/unlabeled/"
+        )
+    if not (unlabeled and len(classes) < 2):
+        _check_classes(main or top, f"{display_text(main.name)}/" if main else "", classes, rows)
     return classes
+
+
+def folders_are_classes(path: Path, table: ImageTable) -> str:
+    """Return how to label images whose class is their folder, for messages; empty for others.
+
+    Args:
+        path: Path to the data.
+        table: Its images.
+    """
+    folders = {class_name(key.partition("/")[0]) for key in table.keys[:1]}
+    if not path.is_dir() or not folders <= {*table.classes}:
+        return ""
+    return (
+        f"; its folders are the classes {summarize(table.classes)}: if they are no classes, move "
+        f"them below {display_path(path)}/unlabeled/"
+    )
 
 
 def read_pool(top: Path, rows: TableBuilder) -> tuple[str, ...] | None:

@@ -99,7 +99,7 @@ def fill_from_files(
     if not rows.keys.is_ascii() and any(file_name(key) != key for key in rows.keys):
         rows.paths = PackedStrings(file_name(key) for key in rows.keys)
     rows.base = base
-    if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
+    if rows.keys and not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
         first = display_path(Path(base, rows.paths[0]))
         raise DataError(
             f"none of the {len(rows.keys):,} images of {bad.where} exists, the first should be "
