@@ -55,8 +55,10 @@ def pool_of_data(table: ImageTable, labels: Path | None, base: Path | None) -> P
 
     Args:
         table: The images.
-        labels: Path to a labels file, which names all images with a label; those with an empty one
-            are skipped. None for the labels of the data.
+        labels: Path to a labels file; its images with an empty label are skipped. If data without
+            labels are among the images, those of the data count too, else only those of the file.
+            A list of images takes the data's labels for these only. None for the labels of the
+            data.
         base: The folder of the data; None if there is none.
 
     Raises:
@@ -65,10 +67,20 @@ def pool_of_data(table: ImageTable, labels: Path | None, base: Path | None) -> P
     held_out = np.flatnonzero(np.isin(table.parts, ("validation", "test")))
     if labels is not None:
         return _pool(table, held_out, *_read_labels(table, labels, base))
+    return _pool(table, held_out, labels_of_data(table), ())
+
+
+def labels_of_data(table: ImageTable) -> dict[int, str]:
+    """Return the class by row of the images that have a label, without validation and test ones."""
     trained = np.isin(table.parts, ("labeled", "pool"))
     labeled = np.flatnonzero(trained & (table.labels >= 0))
-    names = {row: table.classes[table.labels[row]] for row in labeled.tolist()}
-    return _pool(table, held_out, names, ())
+    return {row: table.classes[table.labels[row]] for row in labeled.tolist()}
+
+
+def has_unlabeled(table: ImageTable) -> bool:
+    """Return True if some images have no label, so that the labels of the others are kept."""
+    held_out = int(np.isin(table.parts, ("validation", "test")).sum())
+    return len(labels_of_data(table)) + held_out < len(table.keys)
 
 
 def pool_of_run(run: Path, labels: Path | None, progress: Progress | None = None) -> Pool:
@@ -148,6 +160,8 @@ def _read_labels(
             skipped.append(row)
         lines[row] = line
     bad.refuse()
+    if labeled and has_unlabeled(table):
+        names = labels_of_data(table) | names
     return names, skipped
 
 

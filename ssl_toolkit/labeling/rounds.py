@@ -1,9 +1,9 @@
 """Rounds of labeling: train on the labels so far, choose the next images, take their labels.
 
-The folder of the rounds holds ``labels.csv``, the labels so far, ``rounds.csv``, a table of the
+The folder of the rounds holds ``labels.csv``, the answers so far, ``rounds.csv``, a table of the
 rounds, and a folder ``rounds/N`` for each round:
 
-    labels.csv   copy of the labels that the round trains on
+    labels.csv   the labels that the round trains on: those of the data, and the answers
     run/         the run on them; absent if there are labels of too few classes
     queue.csv    the images to label next
     round.json   the result; its presence means that the round is complete
@@ -11,7 +11,7 @@ rounds, and a folder ``rounds/N`` for each round:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,14 @@ from typing import NamedTuple
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers.folders import folders_are_classes
 from ssl_toolkit.documents import Document
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import drop_partial
 from ssl_toolkit.labeling.exchange.transfer import import_labels
 from ssl_toolkit.labeling.labels_table import LabelsTable
 from ssl_toolkit.labeling.next import BACKBONE, NoImageLeft, choose_next
+from ssl_toolkit.labeling.pool import has_unlabeled, labels_of_data
 from ssl_toolkit.labeling.queue import Queued, read_queue, write_queue
 from ssl_toolkit.labeling.selection import NEED_LABELS, Method
 from ssl_toolkit.locking import hold
@@ -88,7 +90,7 @@ class RoundPlan:
 
     @property
     def labels(self) -> Path:
-        """Path to the labels so far."""
+        """Path to the answers so far."""
         return self.folder / "labels.csv"
 
     def round(self, number: int) -> RoundFolder:
@@ -134,21 +136,22 @@ def run_round(
         UserError: Data, settings, labels or answers are invalid.
     """
     _check(plan)
+    own = _labels_of_data(plan)
     plan.folder.mkdir(parents=True, exist_ok=True)
     with hold(plan.folder):
         drop_partial(plan.folder)
         number = max(1, _last(plan))
-        if signal := _complete(plan, number, console):
+        if signal := _complete(plan, number, own, console):
             return _state(plan, number - 1, signal)
         if answers is not None:
             import_labels(plan.data, answers, plan.labels, root=_root(plan))
         if ask is not None and _unanswered(plan, number):
             ask(plan.round(number).queue, plan.labels)
-        rows = LabelsTable(plan.labels).rows
+        rows = _labels_so_far(plan, own)
         is_new = rows != LabelsTable(plan.round(number).labels).rows
         if is_new and (partial or not _unanswered(plan, number)):
             number += 1
-            if signal := _complete(plan, number, console):
+            if signal := _complete(plan, number, own, console):
                 return _state(plan, number - 1, signal)
         return _state(plan, number, "")
 
@@ -172,7 +175,26 @@ def _check(plan: RoundPlan) -> None:
         )
 
 
-def _complete(plan: RoundPlan, number: int, console: Console) -> str:
+def _labels_of_data(plan: RoundPlan) -> dict[str, str]:
+    """Return the class by key of the images that have a label in the data.
+
+    Raises:
+        DataError: There is no other image.
+    """
+    table = read_data(plan.data, root=_root(plan), unlabeled=True)
+    if not has_unlabeled(table):
+        hint = folders_are_classes(plan.data, table)
+        raise DataError(f"{display_path(plan.data)}: no image is without a label{hint}")
+    return {table.keys[row]: name for row, name in labels_of_data(table).items()}
+
+
+def _labels_so_far(plan: RoundPlan, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of the data, then the answers; one that was skipped has none."""
+    answers = LabelsTable(plan.labels).rows
+    return {**own, **{key: label for key, label in answers.items() if label or key not in own}}
+
+
+def _complete(plan: RoundPlan, number: int, own: Mapping[str, str], console: Console) -> str:
     """Train, choose and record a round unless it is complete; return the signal that stopped it."""
     folder = plan.round(number)
     if folder.record.exists():
@@ -180,7 +202,7 @@ def _complete(plan: RoundPlan, number: int, console: Console) -> str:
     folder.path.mkdir(parents=True, exist_ok=True)
     if not folder.labels.exists():
         table = LabelsTable(folder.labels)
-        table.rows = LabelsTable(plan.labels).rows
+        table.rows = _labels_so_far(plan, own)
         table.write()
     rows = LabelsTable(folder.labels).rows
     classes = tuple(sorted({label for label in rows.values() if label}))

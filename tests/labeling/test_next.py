@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +70,54 @@ def test_a_folder_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     output = tmp_path / "queue.csv"
     assert call(*one, "-o", output).stdout == ""
     assert [image.path for image in read_queue(output)] == [row["path"] for row in rows]
+
+
+def test_folders_without_images_to_label_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    answers, labels = label_file(tmp_path / "answers.csv", {}), tmp_path / "labels.csv"
+
+    def messages(name: str) -> Iterator[str]:
+        data, one = tmp_path / name, ("--budget", 1)
+        yield refusal("label", "next", data, *one, "--method", "random")
+        yield refusal("label", "serve", data, "--labels", labels)
+        yield refusal("label", "round", data, *one, "-o", tmp_path / "r", "--algo", "supervised")
+        yield refusal("label", "import", data, answers, "--labels", labels)
+
+    (tmp_path / "empty" / "unlabeled").mkdir(parents=True)
+    (tmp_path / "list.csv").write_text("path,label\n")
+    (tmp_path / "heic").mkdir()
+    (tmp_path / "heic" / "a.heic").write_text("x")
+    for name in ("empty/unlabeled", "empty", "list.csv", "heic"):
+        for message in messages(name):
+            assert f"{name} has no images" in message
+    assert "each a HEIC image, which isn't read; convert them to JPEG" in next(messages("heic"))
+    for name in ("one/2024", "two/2024", "two/2025"):
+        draw(tmp_path / name / "a.png", "red", len(name))
+    for message in messages("one"):
+        assert "one has images in the folder 2024/" in message
+        assert "to label images, move all below" in message
+    draw(tmp_path / "two" / "2025" / "b.png", "blue", 1)
+    for message in islice(messages("two"), 3):
+        assert "its folders are the classes 2024, 2025: if they are no classes, move" in message
+        assert "two/unlabeled/" in message
+        assert len(message.splitlines()) == 1
+
+
+def test_labels_of_the_data_count_beside_a_labels_file(tmp_path: Path) -> None:
+    data = write_features(tmp_path / "d.npz", [0, 1] * 10, labels=["a", "b"] * 8 + [""] * 4)
+    labels = label_file(tmp_path / "labels.csv", {"016.png": "a"})
+    result = choose_next(data, budget=30, method="margin", labels=labels)
+    assert sorted(image.path for image in result.images) == ["017.png", "018.png", "019.png"]
+    assert result.labeled == 17
+    data = write_features(tmp_path / "all.npz", [0, 1] * 10, labels=["a", "b"] * 10)
+    assert choose_next(data, budget=30, labels=labels).labeled == 1  # an experiment
+
+
+def test_a_class_in_labeled_is_enough_to_label(tmp_path: Path) -> None:
+    for name in ("labeled/a/0.png", "unlabeled/1.png", "unlabeled/2.png"):
+        draw(tmp_path / "data" / name, "red", int(name[-5]))
+    result = choose_next(tmp_path / "data", budget=5, method="random")
+    assert sorted(image.path for image in result.images) == ["unlabeled/1.png", "unlabeled/2.png"]
+    assert result.labeled == 1
 
 
 @pytest.mark.parametrize("method", ["kmeans", "typicality"])

@@ -159,6 +159,22 @@ def test_the_page_of_a_round(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert LabelsTable(data.parent / "rounds" / "labels.csv").rows == expected
 
 
+def test_images_with_a_label_in_the_data_are_trained_on_and_not_queued(data: Path) -> None:
+    folder = data.parent / "rounds"
+    for i in range(3):
+        draw(data / "labeled" / NAMES[i] / f"{i}.png", NAMES[i], 200 + i)
+    done = call(*command(data, "--budget", 30))
+    assert done.returncode == 0, done.stderr
+    assert "round 1: 3 labels, 3 classes, test accuracy" in done.stdout
+    queue = folder / "rounds" / "1" / "queue.csv"
+    assert {one.path for one in read_queue(queue)} == {f"unlabeled/{i:02d}.png" for i in range(24)}
+    start = command(data, "--answers", answer(queue, data.parent / "answers.csv"))
+    assert "round 2: 27 labels, 3 classes" in call(*start).stdout
+    assert len(LabelsTable(folder / "labels.csv").rows) == 24
+    assert "no image is left" in call(*start).stderr
+    assert not (folder / "rounds" / "3").exists()
+
+
 def test_settings_that_contradict_rounds(data: Path) -> None:
     assert "no such option --val-fraction" in refusal(*command(data, "--val-fraction", 0.1))
     for text in ("val_fraction=0.1", "labels_per_class=2", "data=elsewhere"):

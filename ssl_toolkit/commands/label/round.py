@@ -36,7 +36,7 @@ WITHOUT = (
     type=PATH,
     required=True,
     metavar="DIR",
-    help="Path to the folder of the rounds; its labels.csv has the labels so far.",
+    help="Path to the folder of the rounds; its labels.csv has the answers so far.",
 )
 @choice_options(
     budget="Number of images to choose in a round.",
