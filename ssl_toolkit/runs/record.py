@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import nn
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.images import ImageSize
+from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.config.plugin_names import parts_of
+from ssl_toolkit.config.settings import FREE_ON_RESUME, MOVED_ON_RESUME, flatten
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
@@ -98,6 +101,9 @@ class RunRecord(Document):
     """Run defaults of the algorithm that the run has, by dotted key."""
     fingerprint: str
     """Hash of the shared configuration."""
+    configuration: str = ""
+    """Hash of the settings that can't be changed on resume, with the options of the algorithm;
+    empty in an older record."""
     split: str
     """Hash of the split."""
     initial_weights: str
@@ -128,6 +134,13 @@ def versions() -> dict[str, str]:
         except importlib_metadata.PackageNotFoundError:
             continue
     return numbers | {"torch": torch.__version__}  # with its build, such as +cu130
+
+
+def configuration_hash(config: ResolvedConfig) -> str:
+    """Return a hash of all settings and options, except for what may be changed on resume."""
+    free = FREE_ON_RESUME | MOVED_ON_RESUME
+    fixed = {key: value for key, value in flatten(config.tree()) if key not in free}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def weights_hash(module: nn.Module) -> str:
@@ -178,6 +191,7 @@ def make_record(
         uses_hidden_labels=experiment.trainer.algorithm.uses_hidden_labels,
         run_defaults=experiment.config.run_defaults(),
         fingerprint=experiment.config.fingerprint(),
+        configuration=configuration_hash(experiment.config),
         split=experiment.split_hash,
         initial_weights=weights_hash(experiment.trainer.classifier),
         draws=experiment.trainer.batches.digests(settings.image_size),

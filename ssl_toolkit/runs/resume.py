@@ -27,7 +27,7 @@ from ssl_toolkit.runs.check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import truncate_metrics
-from ssl_toolkit.runs.record import Change, weights_hash
+from ssl_toolkit.runs.record import Change, configuration_hash, weights_hash
 from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
 from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
 from ssl_toolkit.text import display_path
@@ -221,8 +221,9 @@ def _requested_changes(
         requested: new values by key.
 
     Raises:
-        ConfigError: names the keys that were changed in the file.
+        ConfigError: names the keys that were changed in the file, if there is a checkpoint.
     """
+    record = folder.read_record()
     done = 0 if state is None else state["step"]
     steps = requested.get("steps")
     if steps is not None and steps < max(done, 1):
@@ -232,9 +233,7 @@ def _requested_changes(
     current = dict(flatten(config.tree()))
     previous = current if state is None else dict(flatten(state.get("config", config.tree())))
     recorded = {
-        change.key: change.after
-        for change in folder.read_record().changes
-        if change.key in RECORDED_ON_RESUME
+        change.key: change.after for change in record.changes if change.key in RECORDED_ON_RESUME
     }
     recorded |= {key: current[key] for key in requested}
     messages = [
@@ -243,6 +242,9 @@ def _requested_changes(
         if key not in FREE_ON_RESUME | MOVED_ON_RESUME  # moved images are checked by content
         and current.get(key) not in (previous.get(key), recorded.get(key, previous.get(key)))
     ]
+    if state is None:  # the record has a hash of the configuration, not its keys
+        known = ("", *map(configuration_hash, (config, config.with_settings(**requested))))
+        messages = [] if record.configuration in known else ["its hash is not that of record.json"]
     if messages:
         raise ConfigError(
             f"{display_path(folder.config)} was changed since the run started: "
@@ -277,9 +279,13 @@ def _without_index(value: Any) -> Any:
 def _record(folder: RunFolder, config: ResolvedConfig, changes: list[Change]) -> None:
     """Write the changes to the run's files; after a kill, the same command writes them again."""
     record = folder.read_record()
-    yaml.write(folder.config, config.tree())
-    update = {"fingerprint": config.fingerprint(), "changes": (*record.changes, *changes)}
+    update = {
+        "fingerprint": config.fingerprint(),
+        "configuration": configuration_hash(config),
+        "changes": (*record.changes, *changes),
+    }
     record.model_copy(update=update).write(folder.record)
+    yaml.write(folder.config, config.tree())
 
 
 def _load_state(trainer: Trainer, state: State, path: Path) -> None:

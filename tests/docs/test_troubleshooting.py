@@ -215,6 +215,16 @@ def changed(patch: Patch) -> str:
     config.write_text(re.sub(r"^lr: .*", "lr: 0.5", text, flags=re.MULTILINE))
     edited = printed("resume", "runs/a", "--steps", 4)
     config.write_text(text)
+    shutil.copytree("runs/a", "kept")
+    record, summary = Path("runs/a/record.json"), Path("runs/a/summary.json")
+    record.write_text(re.sub('("initial_weights": )".*"', r'\1"0"', record.read_text()))
+    started = json.loads(summary.read_text()) | {"status": "running", "steps": 0}
+    summary.write_text(json.dumps(started))
+    Path("runs/a/metrics.jsonl").unlink()
+    shutil.rmtree("runs/a/checkpoints")
+    edited += printed("resume", "runs/a")
+    shutil.rmtree("runs/a")
+    Path("kept").rename("runs/a")
     draw(Path("images/test/cat/0.png"), 901)
     return edited + printed("resume", "runs/a", "--steps", 4)
 

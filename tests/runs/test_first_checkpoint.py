@@ -14,13 +14,17 @@ from pretrained_runs import flags, make_images, make_weights
 from run_files import hashes, metrics, summary, weights
 
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.runs import execute, train
+from ssl_toolkit.runs import execute, resume, train
 
 ALGO = ("--algo", "simple", "--log-every", "1")
 
 
 class Killed(BaseException):
     pass
+
+
+def kill(*_: object) -> None:
+    raise Killed
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +35,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = ("run", *flags(folder), *ALGO)
     assert call(*run, "--output", folder / "whole").returncode == 0
 
-    def killed(*_: object) -> None:
-        raise Killed
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "finish", killed)
+        patch.setattr(train, "finish", kill)
         with pytest.raises(Killed):
             call(*run, "--output", folder / "killed")
     assert summary(folder / "killed")["status"] == "running"
@@ -60,6 +61,40 @@ def test_a_killed_run_starts_from_its_weights(resumed: bool, made: Path, killed:
     same_end(killed, made / "whole")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("\nlr: ", "\nlr: 1"), ("\n  confidence_threshold: ", "\n  confidence_threshold: 0.5 #"),
+     ("\nseed: 0", "\nseed: 1")],
+)  # fmt: skip
+def test_an_edited_configuration_is_refused(old: str, new: str, killed: Path) -> None:
+    file = killed / "config.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    before = hashes(killed)
+    message = refusal("resume", killed)
+    assert f"{file} was changed since the run started: its hash is not that of" in message
+    assert len(message.splitlines()) == 1
+    assert hashes(killed) == before
+    file.write_text(text.replace("\nworkers: 0", "\nworkers: 1"))  # may be changed
+    assert call("resume", killed, "--steps", "3").returncode == 0
+    assert summary(killed)["steps"] == 3
+    assert call("check-run", killed).returncode == 0
+
+
+def test_a_kill_between_the_files_of_a_change(killed: Path) -> None:
+    file = killed / "config.yaml"
+    text = file.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resume, "finish", lambda *_: pytest.fail("not reached"))
+        patch.setattr(resume.yaml, "write", kill)
+        with pytest.raises(Killed):
+            call("resume", killed, "--steps", "3")
+    assert file.read_text() == text
+    assert call("resume", killed, "--steps", "3").returncode == 0
+    assert call("check-run", killed).returncode == 0
+
+
 def test_a_full_disk_at_the_first_checkpoint(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,12 +113,9 @@ def test_a_full_disk_at_the_first_checkpoint(
 def test_a_kill_after_the_first_checkpoint(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_: Trainer) -> None:
-        raise Killed
-
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "fit", killed)
+        patch.setattr(Trainer, "fit", kill)
         with pytest.raises(Killed):
             call("run", *flags(made), *ALGO, "--output", run)
     assert (run / "checkpoints" / "last.pt").exists()
