@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 import importlib_metadata
@@ -16,7 +17,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.images import ImageSize
 from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.config.plugin_names import parts_of
-from ssl_toolkit.config.settings import FREE_ON_RESUME, MOVED_ON_RESUME, flatten
+from ssl_toolkit.config.settings import FREE_ON_RESUME, MOVED_ON_RESUME, Settings, flatten
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
@@ -152,6 +153,31 @@ def weights_hash(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+def distributions(settings: Settings) -> dict[str, str]:
+    """Return distribution and version of each plugin that computes, by group and name."""
+    plugins = [
+        *parts_of("algorithms", settings.algo),
+        ("augmenters", settings.augment.weak),
+        ("backbones", settings.backbone),
+        ("datasets", settings.dataset),
+        ("augmenters", settings.augment.strong),
+    ]
+    result = {}
+    for group, name in plugins:
+        if name and registry.has(group, name):
+            entry = registry.find(group, name)
+            result[f"{group}: {entry.name}"] = f"{entry.distribution} {entry.version}".strip()
+        elif name:
+            result[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
+    return result
+
+
+def in_versions(distributions: Iterable[str | None]) -> bool:
+    """Return True for versions of one distribution, if they are in `RunRecord.versions` too."""
+    names = {(text or "").partition(" ")[0] for text in distributions}
+    return len(names) == 1 and names <= {*PACKAGES}
+
+
 def make_record(
     experiment: Experiment, auto: AutoChoice | None, minutes: MinutesChoice | None
 ) -> RunRecord:
@@ -166,28 +192,13 @@ def make_record(
         minutes: the choices of ``minutes``.
     """
     settings = experiment.config.settings
-    plugins = [
-        *parts_of("algorithms", settings.algo),
-        ("augmenters", settings.augment.weak),
-        ("backbones", settings.backbone),
-        ("datasets", settings.dataset),
-        ("augmenters", settings.augment.strong),
-    ]
-    distributions = {}
-    for group, name in plugins:
-        if name and registry.has(group, name):
-            entry = registry.find(group, name)
-            source = f"{entry.distribution} {entry.version}"
-            distributions[f"{group}: {entry.name}"] = source.strip()
-        elif name:
-            distributions[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
     return RunRecord(
         versions=versions(),
         platform=platform.platform(),
         device=describe(experiment.device),
         precision=experiment.trainer.precision,
         torch_threads=torch.get_num_threads(),
-        plugins=distributions,
+        plugins=distributions(settings),
         uses_hidden_labels=experiment.trainer.algorithm.uses_hidden_labels,
         run_defaults=experiment.config.run_defaults(),
         fingerprint=experiment.config.fingerprint(),

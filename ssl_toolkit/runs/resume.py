@@ -27,7 +27,14 @@ from ssl_toolkit.runs.check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import truncate_metrics
-from ssl_toolkit.runs.record import Change, configuration_hash, weights_hash
+from ssl_toolkit.runs.record import (
+    Change,
+    configuration_hash,
+    distributions,
+    in_versions,
+    versions,
+    weights_hash,
+)
 from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
 from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
 from ssl_toolkit.text import display_path
@@ -159,8 +166,10 @@ def _resume(
     if warning:
         console.warn(warning)
     if hardware := _hardware_changes(folder, experiment):
-        changes += hardware
         console.warn("the hardware or precision has changed; the result will differ slightly")
+    if software := _software_changes(folder, experiment):
+        console.warn("versions of packages or plugins have changed; the result may differ")
+    changes += hardware + software
     if changes:
         _record(folder, config, changes)
     for change in changes:
@@ -256,9 +265,9 @@ def _requested_changes(
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], step: int) -> list[Change]:
     return [
-        Change(key=key, before=before[key], after=value, after_step=step)
+        Change(key=key, before=before.get(key), after=value, after_step=step)
         for key, value in after.items()
-        if _without_index(before[key]) != _without_index(value)
+        if _without_index(before.get(key)) != _without_index(value)
     ]
 
 
@@ -269,6 +278,30 @@ def _hardware_changes(folder: RunFolder, experiment: Experiment) -> list[Change]
     previous |= {change.key: change.after for change in record.changes}
     current = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
     return _changes(previous, current, experiment.trainer.step)
+
+
+def _software_changes(folder: RunFolder, experiment: Experiment) -> list[Change]:
+    """Return the changes of packages and plugins since the last start or resume.
+
+    A plugin that comes with ssl-toolkit or timm has no change of its own.
+    """
+    record = folder.read_record()
+    before = _software(record.versions, record.plugins)
+    for change in record.changes:
+        if change.key.startswith(("versions.", "plugins.")):
+            before[change.key] = change.after
+    now = _software(versions(), distributions(experiment.config.settings))
+    found = _changes(before, dict.fromkeys(before) | now, experiment.trainer.step)
+    return [
+        change
+        for change in found
+        if not (change.key.startswith("plugins.") and in_versions((change.before, change.after)))
+    ]
+
+
+def _software(packages: Mapping[str, str], plugins: Mapping[str, str]) -> dict[str, Any]:
+    of_packages = {f"versions.{name}": version for name, version in packages.items()}
+    return of_packages | {f"plugins.{name}": source for name, source in plugins.items()}
 
 
 def _without_index(value: Any) -> Any:

@@ -116,6 +116,34 @@ def test_another_machine_is_reported_and_recorded(made: dict[str, Path], stopped
     assert "precision is 'fp32', was 'auto'" in refusal("resume", stopped, "--steps", "6")
 
 
+def test_other_versions_are_reported_and_recorded(stopped: Path) -> None:
+    file = stopped / "record.json"
+    record = strict_json(file.read_text())
+    here = record["versions"]["timm"], record["plugins"]["algorithms: fixmatch"]
+    record["versions"]["timm"] = "0.1"
+    record["versions"]["ssl-toolkit"] = "0.0.1"
+    record["versions"].pop("scipy")
+    for name in record["plugins"]:
+        record["plugins"][name] = "ssl-toolkit 0.0.1"
+    record["plugins"]["algorithms: fixmatch"] = "other 1.0"
+    file.write_text(json.dumps(record))
+    ended = call("resume", without_limit(stopped))
+    assert ended.returncode == 0
+    assert ended.stdout.count("warning: versions of packages or plugins have changed") == 1
+    assert f"versions.timm: {here[0]} instead of 0.1" in ended.stdout
+    assert f"plugins.algorithms: fixmatch: {here[1]} instead of other 1.0" in ended.stdout
+    changes = strict_json(file.read_text())["changes"]
+    assert {change["key"] for change in changes} == {
+        *("versions.timm", "versions.ssl-toolkit", "versions.scipy"),
+        "plugins.algorithms: fixmatch",
+    }
+    assert {change["after_step"] for change in changes} == {1}
+    again = call("resume", stopped, "--steps", "5")
+    assert again.returncode == 0
+    assert "versions" not in again.stdout
+    assert [c["key"] for c in strict_json(file.read_text())["changes"][4:]] == ["steps"]
+
+
 def test_an_extended_run_that_is_stopped_again_resumes_without_steps(stopped: Path) -> None:
     result = call("resume", stopped, "--steps", "6")  # its limit ends it again
     assert result.returncode == 0
