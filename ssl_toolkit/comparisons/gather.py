@@ -30,8 +30,11 @@ from ssl_toolkit.config.label_counts import LabelKey
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.record import RunRecord, in_versions
 from ssl_toolkit.text import display_path, display_text
+
+THEN = ", then "
+"""Between the values of a fact that changed when a run was resumed."""
 
 
 def gather_plan(
@@ -265,38 +268,75 @@ def _missing(runs: Sequence[ComparedRun]) -> str:
 
 def _environment(completed: Sequence[ComparedRun]) -> list[str]:
     """Return a note for each fact about machine and software that is not the same for all runs."""
-
-    def differing(runs: Sequence[ComparedRun], fact: Callable[[RunRecord], str | None]) -> str:
-        groups = _grouped(runs, lambda record: [fact(record) or "unknown"])
-        texts = [f"{value} in {_describe(of, runs)}" for value, of in groups.items()]
-        return "; ".join(texts) if len(texts) > 1 else ""
-
     notes = []
     on_cpu = [run for run in completed if run.record and run.record.device.startswith("cpu")]
-    if text := differing(on_cpu, _threads):
+    if text := _differing(on_cpu, _threads):
         notes.append(
             f"numbers of CPU threads differ: {text}; that alone changes scores, because sums are "
             "split differently, and seconds"
         )
-    elif text := differing(completed, _threads):
+    elif text := _differing(completed, _threads):
         notes.append(f"seconds are not comparable, numbers of CPU threads differ: {text}")
-    if text := differing(completed, _device):
+    if text := _differing(completed, _device):
         notes.append(f"seconds and images per second are not comparable, devices differ: {text}")
-    packages = dict.fromkeys(n for run in completed if run.record for n in run.record.versions)
+    records = [run.record for run in completed if run.record]
+    packages = dict.fromkeys(name for record in records for name in record.versions)
     facts: dict[str, Callable[[RunRecord], str | None]] = {
-        "precisions": attrgetter("precision"),
+        "precisions": lambda record: _over_time(record, "precision", record.precision),
         "platforms": attrgetter("platform"),
     }
     facts |= {f"versions of {name}": _version_of(name) for name in packages}
-    return notes + [
+    notes += [
         f"{name} differ: {text}"
         for name, fact in facts.items()
-        if (text := differing(completed, fact))
+        if (text := _differing(completed, fact))
     ]
+    plugins = dict.fromkeys(name for record in records for name in record.plugins)
+    return notes + [note for name in plugins if (note := _plugin(name, completed))]
+
+
+def _differing(
+    runs: Sequence[ComparedRun],
+    fact: Callable[[RunRecord], str | None],
+    completed: Sequence[ComparedRun] = (),
+) -> str:
+    """Return the values of a fact with their runs; empty for one value that never changed."""
+    groups = _grouped(runs, lambda record: [fact(record) or "unknown"])
+    texts = [f"{value} in {_describe(of, completed or runs)}" for value, of in groups.items()]
+    return "; ".join(texts) if len(texts) > 1 or any(THEN in value for value in groups) else ""
+
+
+def _plugin(name: str, completed: Sequence[ComparedRun]) -> str:
+    """Return a note if the runs of a plugin had several distributions or versions of it.
+
+    The versions of ssl-toolkit and timm have notes of their own.
+    """
+
+    def fact(record: RunRecord) -> str:
+        return _over_time(record, f"plugins.{name}", record.plugins[name])
+
+    runs = [run for run in completed if run.record and name in run.record.plugins]
+    found = _grouped(runs, lambda record: fact(record).split(THEN))
+    if in_versions(found) or not (text := _differing(runs, fact, completed)):
+        return ""
+    mixed = [
+        row
+        for row in dict.fromkeys(run.row for run in runs)
+        if len({text for text, of in found.items() if any(run.row == row for run in of)}) > 1
+    ]
+    note = f"distributions of {name} differ: {text}"
+    return f"{note}; the scores of {', '.join(mixed)} are of different code" if mixed else note
 
 
 def _version_of(package: str) -> Callable[[RunRecord], str | None]:
-    return lambda record: record.versions.get(package)
+    key = f"versions.{package}"
+    return lambda record: _over_time(record, key, record.versions.get(package, ""))
+
+
+def _over_time(record: RunRecord, key: str, first: str) -> str:
+    """Return a recorded value, and those that it had after the run was resumed."""
+    later = [str(change.after or "none") for change in record.changes if change.key == key]
+    return THEN.join([first or "none", *later]) if later else first
 
 
 def _device(record: RunRecord) -> str:
@@ -308,7 +348,7 @@ def _threads(record: RunRecord) -> str:
     """Return the CPU threads of a run, and those that it was resumed with."""
     changed = " ".join(str(change.after) for change in record.changes if change.key == "device")
     later = re.findall(r"cpu \(([0-9]+) threads\)", changed)
-    return ", then ".join([str(record.torch_threads), *later])
+    return THEN.join([str(record.torch_threads), *later])
 
 
 def _grouped(

@@ -321,6 +321,44 @@ def test_differing_machines_are_reported(tmp_path: Path) -> None:
     assert "versions of python differ: 3.11.7 in plain; unknown in other" in notes
 
 
+def test_versions_that_changed_on_resume_are_reported(tmp_path: Path) -> None:
+    runs = two_rows(tmp_path)
+    change = {"key": "versions.torch", "before": "2.14.1", "after": "3", "after_step": 5}
+    edit(tmp_path / "plain0" / "record.json", changes=[change])
+    (note,) = gathered(runs).notes
+    assert note == (
+        "versions of torch differ: 2.14.1, then 3 in plain (seed 0); "
+        "2.14.1 in plain (seed 1), other"
+    )
+    for name in ("plain1", "other0", "other1"):
+        edit(tmp_path / name / "record.json", changes=[change])
+    assert gathered(runs).notes == ("versions of torch differ: 2.14.1, then 3 in all runs",)
+
+
+def test_distributions_of_a_plugin_that_differ_are_reported(tmp_path: Path) -> None:
+    runs = two_rows(tmp_path)
+    for name in ("plain0", "plain1", "other0", "other1"):
+        plugins = {"algorithms: own": "here 1.0", "backbones: resnet18": f"timm {name[-1]}"}
+        edit(tmp_path / name / "record.json", plugins=plugins)
+    assert gathered(runs).notes == ()  # of timm, the version has a note
+    for name in ("other0", "other1"):
+        edit(tmp_path / name / "record.json", plugins={"algorithms: own": "here 2.0"})
+    expected = "distributions of algorithms: own differ: here 1.0 in plain; here 2.0 in other"
+    assert gathered(runs).notes == (expected,)
+    edit(tmp_path / "other1" / "record.json", plugins={"algorithms: own": "there 1.0"})
+    (note,) = gathered(runs).notes
+    assert note == (
+        "distributions of algorithms: own differ: here 1.0 in plain; here 2.0 in other (seed 0); "
+        "there 1.0 in other (seed 1); the scores of other are of different code"
+    )
+    key = "plugins.algorithms: own"
+    change = {"key": key, "before": "here 1.0", "after": "here 3.0", "after_step": 5}
+    edit(tmp_path / "plain0" / "record.json", changes=[change])
+    (note,) = gathered(runs[:2]).notes
+    assert "here 1.0, then here 3.0 in plain (seed 0); here 1.0 in plain (seed 1)" in note
+    assert note.endswith("the scores of plain are of different code")
+
+
 def test_a_note_says_that_cpu_threads_change_scores(tmp_path: Path) -> None:
     runs = two_rows(tmp_path)
     for seed in (0, 1):
