@@ -68,6 +68,7 @@ def test_labeled_images_that_are_not_listed_become_unlabeled(labeled):
     assert keys(table, split.labeled) == ["labeled/a/0.png", "labeled/b/1.png"]
     assert len(split.unlabeled) == 6 + 8
     assert len(split.test) == 8
+    assert "6 labeled images of the data are not in" in table.notes[-1]
 
 
 def test_a_table_labels_unlabeled_images(labeled):

@@ -43,7 +43,8 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
 
     Returns:
         The table, in which labeled images that were not chosen are pool ones, and chosen
-        unlabeled ones are pool ones with the label of the file; and the rows chosen, ascending.
+        unlabeled ones are pool ones with the label of the file; and the rows chosen, ascending. A
+        note gives the number of labeled images that were not chosen.
 
     Raises:
         DataError: The file can't be read, or rows are invalid, reported by line: unknown images,
@@ -55,7 +56,13 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
     labels = table.labels.copy()
     for row, label in labels_of_file.items():
         labels[row] = label
-    return choose_rows(numbers.labeled(labels), chosen), chosen
+    left_out = int((np.delete(table.parts, chosen) == "labeled").sum())
+    table = choose_rows(numbers.labeled(labels), chosen)
+    if left_out:
+        file = display_path(Path(path))
+        note = f"{left_out} labeled images of the data are not in {file}: unlabeled"
+        table = replace(table, notes=(*table.notes, note))
+    return table, chosen
 
 
 def classes_of(path: Path, *, several: bool = False) -> tuple[str, ...]:
