@@ -19,9 +19,8 @@ ROUNDS = 3
 """Times that scores are averaged over neighbors."""
 TYPICAL = 0.4
 """Share of the images nearest to a class, those with the lowest scores, that join its mean."""
-SEPARATION = 2.0
-"""Least distance of the means of a mixture, in standard deviations: with less, two equal normal
-distributions have a single mode."""
+SEPARATION = 3.5
+"""Least distance of the means of a mixture, in standard deviations."""
 MOST = 2 / 3
 """Share of strangers at most by a mixture."""
 REFERENCES = 10_000

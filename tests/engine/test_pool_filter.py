@@ -182,7 +182,7 @@ def test_hard_keeps_the_order_of_those_below_the_threshold():
 def test_soft_draws_likely_strangers_less_often():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(100, generator=generator)
-    scores[60:] += 3
+    scores[60:] += 3.7
     kept = 1 - mixture_probabilities(scores)
     drawn, chosen = selected("soft", scores, epochs=300)
     assert chosen["count"] == round(float(kept.sum()))
