@@ -52,9 +52,8 @@ def stage_statistics(backbone: Backbone, size: int) -> Iterator[Callable[[Forwar
 
 def _statistics(output: Tensor) -> Tensor:
     """Return statistics (N, 2 K) of K channels of maps (N, C, H, W) or tokens (N, L, C)."""
-    positions, channels = ((2, 3), 1) if output.ndim == 4 else ((1,), 2)
-    every = -(-output.shape[channels] // CHANNELS)
-    index = torch.arange(0, output.shape[channels], every, device=output.device)
-    chosen = output.index_select(channels, index).float()
-    std, mean = torch.std_mean(chosen, dim=positions, correction=0)
+    is_map = output.ndim == 4
+    every = -(-output.shape[1 if is_map else 2] // CHANNELS)
+    chosen = output[:, ::every] if is_map else output[..., ::every]
+    std, mean = torch.std_mean(chosen.float(), dim=(2, 3) if is_map else (1,), correction=0)
     return torch.cat([mean, std], dim=1)

@@ -214,7 +214,7 @@ def _check_initial_weights(folder: RunFolder, experiment: Experiment) -> None:
         source = "" if settings.weights is None else f"--weights {settings.weights} or "
         raise ModelError(
             f"{display_path(folder.path)} has no checkpoint yet, and its initial weights can't be "
-            f"restored: {source}a package has changed since its start; {_start_again(folder)}"
+            f"restored: {source}a package or the hardware has changed; {_start_again(folder)}"
         )
 
 

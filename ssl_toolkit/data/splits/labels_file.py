@@ -60,7 +60,7 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
     table = choose_rows(numbers.labeled(labels), chosen)
     if left_out:
         file = display_path(Path(path))
-        note = f"{left_out} labeled images of the data are not in {file}: unlabeled"
+        note = f"{left_out} labeled images of the data are not in {file}; they are unlabeled"
         table = replace(table, notes=(*table.notes, note))
     return table, chosen
 
