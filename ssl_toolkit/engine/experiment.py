@@ -277,7 +277,9 @@ def _prepare(
         ),
         processes=processes,
         prior=_prior(settings, table, split),
-        pool_filter=make_filter(settings, validation[0], knows_classes=head_init == "probe")
+        pool_filter=make_filter(
+            settings, validation[0], algorithm, knows_classes=head_init == "probe"
+        )
         if draws
         else None,
         test=test[0],

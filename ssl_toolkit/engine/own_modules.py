@@ -1,4 +1,4 @@
-"""Modules and parameters of an algorithm: averages and learning rates."""
+"""Modules, buffers and parameters that an algorithm declares."""
 
 from __future__ import annotations
 
@@ -64,15 +64,21 @@ def lr_factor(algorithm: Algorithm, parameter: str) -> tuple[str, float]:
 
 
 def own_modules_fault(algorithm: Algorithm) -> str:
-    """Return what is wrong with `averaged_modules` or `lr_factors`, or an empty text."""
-    names = algorithm.averaged_modules
-    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        return f"averaged_modules is {names!r}, not a tuple of names"
-    modules = dict(algorithm.named_modules())
-    for name in names:
-        if name not in modules:
-            found = ", ".join(name for name, _ in algorithm.named_children()) or "none"
-            return f"averaged_modules contains {name!r}, which is not one of its modules ({found})"
+    """Return what is wrong with `averaged_modules`, `pool_statistics` or `lr_factors`, or ""."""
+    modules, buffers = (
+        dict(named) for named in (algorithm.named_modules(), algorithm.named_buffers())
+    )
+    for attribute, kind, parts in (
+        ("averaged_modules", "modules", modules),
+        ("pool_statistics", "buffers", buffers),
+    ):
+        names = getattr(algorithm, attribute)
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            return f"{attribute} is {names!r}, not a tuple of names"
+        for name in names:
+            if name not in parts:
+                found = ", ".join(part for part in parts if part and "." not in part) or "none"
+                return f"{attribute} contains {name!r}, which is not one of its {kind} ({found})"
     parameters = [name for name, _ in algorithm.named_parameters()]
     for prefix, factor in algorithm.lr_factors.items():
         if not any(_fits(prefix, name) for name in parameters):

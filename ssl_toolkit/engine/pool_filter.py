@@ -21,7 +21,7 @@ from ssl_toolkit.engine.stranger_scores import (
 )
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import TrainingImages
-from ssl_toolkit.interfaces import TrainingFeatures
+from ssl_toolkit.interfaces import Algorithm, TrainingFeatures
 from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.models.stage_statistics import stage_statistics
@@ -37,13 +37,14 @@ RARE = 0.01
 
 
 def make_filter(
-    settings: ResolvedSettings, validation: Tensor, *, knows_classes: bool
+    settings: ResolvedSettings, validation: Tensor, algorithm: Algorithm, *, knows_classes: bool
 ) -> PoolFilter | None:
     """Return the filter of a run; None to draw all images.
 
     Args:
         settings: Settings of the run.
         validation: (v,) image indices of the validation images.
+        algorithm: Algorithm of the run.
         knows_classes: True if the initial weights classify, as those of a probe.
     """
     if settings.drop_strangers == "no":
@@ -53,6 +54,7 @@ def make_filter(
         settings.steps,
         settings.eval_batch_size,
         validation,
+        algorithm,
         at_start=knows_classes,
     )
 
@@ -69,14 +71,25 @@ class PoolFilter:
         steps: Steps of the run.
         batch_size: Images in a forward pass.
         validation: (v,) image indices of the validation images.
+        algorithm: Its `pool_statistics` are reset when the filter first leaves images out.
         at_start: True to start before the first step, if the initial weights know the classes.
     """
 
     def __init__(
-        self, mode: Mode, steps: int, batch_size: int, validation: Tensor, *, at_start: bool
+        self,
+        mode: Mode,
+        steps: int,
+        batch_size: int,
+        validation: Tensor,
+        algorithm: Algorithm,
+        *,
+        at_start: bool,
     ) -> None:
         self.mode = mode
         self.validation = validation
+        self._algorithm = algorithm
+        names = algorithm.pool_statistics
+        self._initial = {name: algorithm.get_buffer(name).clone() for name in names}
         self.interval: int = max(1, steps // UPDATES)
         self.first: int = 0 if at_start else WARM_UP * self.interval
         self.batch_size = batch_size
@@ -110,6 +123,7 @@ class PoolFilter:
 
     def update(self, model: Predictor, batches: BatchMaker, processes: ProcessGroup) -> None:
         """Score the pool by the averaged weights, and select the images of the next batches."""
+        kept_all = self._keeps_all
         images = batches.images
         classifier = model.classifier
         with stage_statistics(classifier.backbone, classifier.blocks[0]) as statistics:
@@ -120,6 +134,13 @@ class PoolFilter:
         known = known if len(known) else unlabeled[:0]  # those of no image have another shape
         self._score(labeled, images.labels.cpu(), unlabeled, known, processes)
         self._select(batches)
+        if kept_all and not self._keeps_all:
+            for name, value in self._initial.items():
+                self._algorithm.get_buffer(name).copy_(value)
+
+    @property
+    def _keeps_all(self) -> bool:
+        return bool((self.weights > 0.5).all())
 
     def _score(
         self,

@@ -145,6 +145,10 @@ class Algorithm(nn.Module, ABC):
     averaged_modules: ClassVar[tuple[str, ...]] = ()
     """Names of modules that are averaged with the decay of the teacher, for `Context.averaged` and
     `predict`."""
+    pool_statistics: ClassVar[tuple[str, ...]] = ()
+    """Names of buffers that summarize the unlabeled images of many steps, such as a running mean of
+    predictions. They return to their initial values when ``--drop-strangers`` first leaves images
+    out: from then on, the batches have other classes."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__()

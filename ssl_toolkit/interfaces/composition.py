@@ -218,6 +218,7 @@ def compose(base: type[Algorithm], addon: type[AddOn], name: str) -> type[Algori
             *(f"base.{module}" for module in base.averaged_modules),
             *(f"addon.{module}" for module in addon.averaged_modules),
         ),
+        "pool_statistics": tuple(f"base.{buffer}" for buffer in base.pool_statistics),
         **{key: getattr(base, key) for key in INHERITED},
     }
     if base.predict is not Algorithm.predict or addon.overrides("predict"):

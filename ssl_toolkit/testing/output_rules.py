@@ -98,7 +98,7 @@ def declares_metrics(subject: Subject) -> None:
 
 
 def declares_own_modules(subject: Subject) -> None:
-    """`averaged_modules` lists names of modules, `lr_factors` maps prefixes of parameter names.
+    """`averaged_modules`, `pool_statistics` and `lr_factors` name modules, buffers and parameters.
 
     Why: a run with unknown names is refused.
     Cause: a misspelled or renamed module, or a list instead of a tuple.

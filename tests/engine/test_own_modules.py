@@ -140,6 +140,7 @@ def test_a_factor_scales_the_updates() -> None:
         ),
         ({"averaged_modules": ["second"]}, "averaged_modules is ['second'], not a tuple of names"),
         ({"averaged_modules": ("mean",)}, "'mean', which is not one of its modules"),
+        ({"pool_statistics": ("means",)}, "'means', which is not one of its buffers (mean"),
         (
             {"lr_factors": {"proj": 1.0}},
             "lr_factors contains 'proj', which fits none of its parameters (second.weight, ",

@@ -152,6 +152,11 @@ def test_area_under_roc_is_that_of_scikit_learn():
     assert area_under_roc(scores, positive) == pytest.approx(roc_auc_score(positive, scores))
 
 
+def pool_filter(mode, steps, *, at_start=False, algorithm=None):
+    algorithm = prepare(configure()).trainer.algorithm if algorithm is None else algorithm
+    return PoolFilter(mode, steps, 256, torch.empty(0), algorithm, at_start=at_start)
+
+
 def selected(mode, scores, epochs=1):
     """Return the positions of some epochs, and the number of images in one."""
     chosen = {}
@@ -160,9 +165,7 @@ def selected(mode, scores, epochs=1):
         chosen.update(count=count, order=order)
 
     state = {"scores": scores, "validation_scores": scores[:0]}
-    PoolFilter(mode, 10, 256, torch.empty(0), at_start=False).restore(
-        state, SimpleNamespace(select=select)
-    )
+    pool_filter(mode, 10).restore(state, SimpleNamespace(select=select))
     generator = torch.Generator().manual_seed(0)
     drawn = [chosen["order"](generator) for _ in range(epochs)]
     assert {len(epoch) for epoch in drawn} == {chosen["count"]}
@@ -196,8 +199,8 @@ def test_soft_draws_likely_strangers_less_often():
 
 @pytest.mark.parametrize(("at_start", "due"), [(False, [4]), (True, [0, 2, 4])])
 def test_updates_are_due_after_each_part_of_the_run(at_start, due):
-    pool_filter = PoolFilter("hard", 25, 256, torch.empty(0), at_start=at_start)
-    assert [step for step in range(6) if pool_filter.is_due(step)] == due
+    subject = pool_filter("hard", 25, at_start=at_start)
+    assert [step for step in range(6) if subject.is_due(step)] == due
 
 
 def test_batches_and_scans_contain_only_selected_images():
@@ -205,15 +208,38 @@ def test_batches_and_scans_contain_only_selected_images():
     batches = experiment.trainer.batches
     count = len(batches.images.unlabeled)
     scores = torch.arange(count, dtype=torch.float32) ** 2
-    pool_filter = PoolFilter("hard", 6, 256, torch.empty(0), at_start=False)
-    pool_filter.restore({"scores": scores, "validation_scores": scores[:0]}, batches)
-    kept = (pool_filter.weights > 0.5).nonzero().flatten()
+    subject = pool_filter("hard", 6)
+    subject.restore({"scores": scores, "validation_scores": scores[:0]}, batches)
+    kept = (subject.weights > 0.5).nonzero().flatten()
     assert 0 < len(kept) < count
     drawn = torch.cat([batches.draw(number).unlabeled_indices for number in range(3)])
     assert set(drawn.tolist()) <= set(kept.tolist())
     scanned = torch.cat([positions for positions, _ in batches.unlabeled_images(100)])
     assert torch.equal(scanned, kept)
     assert torch.equal(batches.pool_mask.nonzero().flatten(), kept)
+
+
+def test_statistics_of_the_pool_start_again_when_images_are_first_left_out(monkeypatch):
+    trainer = prepare(configure(algo="remixmatch")).trainer
+    statistics = trainer.algorithm.recent_probs
+    initial = statistics.clone()
+    subject = pool_filter("hard", 6, algorithm=trainer.algorithm)
+
+    def update(strangers):
+        scores = torch.randn(len(trainer.batches.images.unlabeled))
+        scores[:strangers] += 20
+        found = lambda *_: (scores, scores[:0])  # noqa: E731
+        monkeypatch.setattr("ssl_toolkit.engine.pool_filter.stranger_scores", found)
+        statistics.fill_(7.0)
+        subject.update(trainer.predictor, trainer.batches, trainer.processes)
+        assert int((subject.weights < 0.5).sum()) == strangers
+
+    update(0)
+    assert (statistics == 7).all()
+    update(300)
+    assert torch.equal(statistics, initial)
+    update(200)
+    assert (statistics == 7).all()
 
 
 KEYS = ["--strangers", "mnist5k", "--strangers-fraction", 0.2, "--batch-size", 8, "--eval-every", 3]

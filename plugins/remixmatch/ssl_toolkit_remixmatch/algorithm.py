@@ -107,6 +107,7 @@ class ReMixMatch(Algorithm):
     }
     run_defaults: ClassVar[Mapping[str, Any]] = {"augment": {"strong": "ctaugment"}}
     mixes_images: ClassVar[bool] = True
+    pool_statistics: ClassVar[tuple[str, ...]] = ("recent_probs",)
     config: Config
     recent_probs: Tensor
     """(batches, C), mean predictions of the last batches, the latest last; uniform at first."""
