@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -34,6 +35,39 @@ def api_mismatch(plugin: object) -> str:
             return f"made for plugin API {major}.{minor}, {this_api()}; upgrade {way_out}"
         case _:
             return f"its api_version is {made_for!r}; write {API_VERSION} for (major, minor)"
+
+
+def signature_mismatch(plugin: type) -> str:
+    """Return which method can't be called as its interface declares, as part of a line.
+
+    Args:
+        plugin: a subclass of an interface.
+
+    Returns:
+        The reason; empty if all methods accept the arguments.
+    """
+    for base in plugin.__mro__:
+        if not base.__module__.startswith("ssl_toolkit.interfaces."):
+            continue
+        for name, declared in vars(base).items():
+            own = inspect.getattr_static(plugin, name, declared)
+            if name.startswith("_") or own is declared or not inspect.isfunction(own):
+                continue
+            if isinstance(declared, property):
+                return f"{plugin.__name__}.{name} is a method; write @property above it"
+            if not inspect.isfunction(declared):
+                continue
+            expected, actual = inspect.signature(declared), inspect.signature(own)
+            every = expected.parameters.values()
+            keywords = [part.name for part in every if part.kind is part.KEYWORD_ONLY]
+            try:
+                actual.bind(*range(len(every) - len(keywords)), **dict.fromkeys(keywords))
+            except TypeError:
+                return (
+                    f"{plugin.__name__}.{name}({', '.join(actual.parameters)}) does not take the "
+                    f"arguments of {base.__name__}.{name}({', '.join(expected.parameters)})"
+                )
+    return ""
 
 
 def this_api() -> str:

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import importlib_metadata
 
-from ssl_toolkit.api import api_mismatch, this_api
+from ssl_toolkit.api import api_mismatch, signature_mismatch, this_api
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.plugin_names import bare, class_of, kind_of, parts_of
 from ssl_toolkit.errors import PluginError, one_line
@@ -269,7 +269,7 @@ def _unusable(group: str, plugin: object) -> str:
     if inspect.isabstract(plugin):
         missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
         return f"{plugin.__name__} is abstract, it does not implement {missing}"
-    return ""
+    return signature_mismatch(plugin)
 
 
 class _Registrar(Protocol):
