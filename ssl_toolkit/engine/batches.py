@@ -33,6 +33,7 @@ from ssl_toolkit.engine.training_images import (
     TrainingImages,
     channel_statistics,
 )
+from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces import (
     AugmentationParams,
     Augmenter,
@@ -41,6 +42,7 @@ from ssl_toolkit.interfaces import (
     View,
     Views,
 )
+from ssl_toolkit.interfaces.results import check_tensor
 
 _POSITIONS = 256  # of an order, and
 _BATCHES = 3  # of draws, that a digest covers
@@ -203,6 +205,7 @@ class BatchMaker:
         augmenter = copy.deepcopy(self.augmenters[name])  # one may count its draws
         for number in range(_BATCHES):
             draws = augmenter.draw(size, *sides(image_size), self._generator(number, kind, 0))
+            check_draws(augmenter, draws, size)
             yield from (draws[name][: self._labeled_size] for name in sorted(draws))
 
     def hidden_labels(self, batch: Batch) -> Tensor:
@@ -285,19 +288,42 @@ class BatchMaker:
             shapes[kind] = view.count, *source.shape
             for index in range(view.count):
                 generator = self._generator(number, kind, index)
-                params = augmenter.draw(size * self._processes.size, height, width, generator)
+                count = size * self._processes.size
+                params = augmenter.draw(count, height, width, generator)
+                check_draws(augmenter, params, count)
                 draws.append({key: self._processes.local_shard(p) for key, p in params.items()})
                 sources.append(source)
         if not sources:
             empty = images["labeled"].new_empty
             return {kind: empty(shape) for kind, shape in shapes.items()}
         joined = {key: torch.cat([params[key] for params in draws]) for key in draws[0]}
-        views = augmenter.transform(torch.cat(sources), joined)
+        stacked = torch.cat(sources)
+        of = f"transform of augmenter {type(augmenter).__name__}"
+        views = augmenter.transform(stacked, joined)
+        check_tensor(views, stacked.shape, of, what="views", like=stacked)
         sizes = [count * size for count, size, *_ in shapes.values()]
         return {
             kind: _resized(part.view(shape), kinds[kind].size)
             for (kind, shape), part in zip(shapes.items(), torch.split(views, sizes), strict=True)
         }
+
+
+def check_draws(augmenter: Augmenter, draws: object, count: int) -> None:
+    """Refuse draws of an augmenter that are not a row for each of `count` images.
+
+    Raises:
+        PluginError: One line that names the augmenter.
+    """
+    of = f"draw of augmenter {type(augmenter).__name__}"
+    if not isinstance(draws, Mapping):
+        raise PluginError(f"{of} returned {type(draws).__name__} instead of a dict of tensors")
+    for name, drawn in draws.items():
+        if not isinstance(drawn, Tensor) or drawn.shape[:1] != (count,):
+            found = f"the shape {tuple(drawn.shape)}" if isinstance(drawn, Tensor) else f"{drawn!r}"
+            raise PluginError(
+                f"{of} returned {name!r} as {found} instead of a tensor with a row for each of "
+                f"{count} images"
+            )
 
 
 def _resized(views: Tensor, size: int | None) -> Tensor:

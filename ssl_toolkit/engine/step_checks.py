@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.engine.logged_metrics import ENGINE_METRICS, TRAIN, false_pairs
-from ssl_toolkit.interfaces import Batch, Loss, StepOutput
+from ssl_toolkit.interfaces import Batch, Loss, PseudoLabels, StepOutput
 
 
 class WrongOutputError(Exception):
@@ -119,17 +119,16 @@ def _check_pseudo_labels(
 ) -> None:
     for name, pairs in output.pairs.items():
         _check_shape(f"pairs {name!r}", pairs, (count, count), torch.bool)
-    if output.pseudo_labels is None:
+    labels = output.pseudo_labels
+    if labels is None:
         return
-    _check_shape(
-        "pseudo_labels.probs", getattr(output.pseudo_labels, "probs", None), (count, num_classes)
-    )
+    if not isinstance(labels, PseudoLabels):
+        raise WrongOutputError(f"returned pseudo_labels as {_kind(labels)} instead of PseudoLabels")
+    _check_shape("pseudo_labels.probs", labels.probs, (count, num_classes))
     shape = (count, num_classes) if per_class else (count,)
-    _check_shape(
-        "pseudo_labels.mask", getattr(output.pseudo_labels, "mask", None), shape, torch.bool
-    )
-    if (weights := getattr(output.pseudo_labels, "weights", None)) is not None:
-        _check_shape("pseudo_labels.weights", weights, shape)
+    _check_shape("pseudo_labels.mask", labels.mask, shape, torch.bool)
+    if labels.weights is not None:
+        _check_shape("pseudo_labels.weights", labels.weights, shape)
 
 
 def _check_shape(

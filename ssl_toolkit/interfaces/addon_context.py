@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.interfaces.context import Context, ForwardOutput
+from ssl_toolkit.interfaces.results import check_tensor
 from ssl_toolkit.interfaces.views import Batch
 
 if TYPE_CHECKING:
@@ -98,21 +99,24 @@ class PartContext(Context):
         """Return the probabilities (U, C) that the add-ons refine, one after the other."""
         if self.batch is not None:
             for addon, ctx in self.layers:
-                probs = addon.refine(probs, self.batch, ctx)
+                refined = addon.refine(probs, self.batch, ctx)
+                probs = check_tensor(refined, probs.shape, f"refine of {_name(addon)}")
         return self.run.refine(probs)
 
     def weigh(self, probs: Tensor, mask: Tensor) -> Tensor:
         """Return the weights (U,) of the add-ons; each receives those of the one before."""
         if self.batch is not None:
             for addon, ctx in self.layers:
-                mask = addon.weigh(probs, mask, self.batch, ctx)
+                weights = addon.weigh(probs, mask, self.batch, ctx)
+                mask = check_tensor(weights, mask.shape, f"weigh of {_name(addon)}")
         return self.run.weigh(probs, mask)
 
     def weigh_labels(self, losses: Tensor) -> Tensor:
         """Return the losses of the labeled images (B,) with the weights of all add-ons."""
         if self.batch is not None:
             for addon, ctx in self.layers:
-                losses = addon.weigh_labels(losses, self.batch, ctx)
+                weighted = addon.weigh_labels(losses, self.batch, ctx)
+                losses = check_tensor(weighted, losses.shape, f"weigh_labels of {_name(addon)}")
         return self.run.weigh_labels(losses)
 
     def all_reduce_sum(self, value: Tensor) -> Tensor:
@@ -130,7 +134,8 @@ class PartContext(Context):
     def _adjusted(self, output: ForwardOutput) -> ForwardOutput:
         logits = output.logits
         for addon, ctx in self.layers:
-            logits = addon.adjust(logits, ctx)
+            adjusted = addon.adjust(logits, ctx)
+            logits = check_tensor(adjusted, logits.shape, f"adjust of {_name(addon)}")
         return ForwardOutput(output.features, logits)
 
 
@@ -153,3 +158,7 @@ def contexts_of(
     seed = run.generator.initial_seed() ^ zlib.crc32(name.encode())
     own.generator = torch.Generator().manual_seed(seed)
     return PartContext(run, f"{path}base.", base, (Layer(addon, own), *layers), batch), own
+
+
+def _name(addon: AddOn) -> str:
+    return f"add-on {type(addon).__name__}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics, ForwardOutput, Task
+from ssl_toolkit.interfaces.results import check_tensor
 from ssl_toolkit.models.heads import head_for
 from ssl_toolkit.ops import at_least_float32
 from ssl_toolkit.torch_workarounds import BatchNorm
@@ -84,8 +85,14 @@ class Classifier(nn.Module):
 
         Returns:
             Features (N, feature_dim) and logits (N, C), both with gradient.
+
+        Raises:
+            PluginError: The backbone returned something else.
         """
         features = images if images.ndim == 2 else self.backbone((images - self.mean) / self.std)
+        if not torch.compiler.is_compiling():
+            of = f"forward of backbone {type(self.backbone).__name__}"
+            check_tensor(features, (len(images), self.backbone.feature_dim), of, what="features")
         return ForwardOutput(features, self.head(features))
 
     def probabilities(self, logits: Tensor) -> Tensor:

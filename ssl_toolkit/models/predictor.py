@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ssl_toolkit import registry
 from ssl_toolkit.errors import ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Algorithm, ForwardOutput, TaskInfo
+from ssl_toolkit.interfaces.results import check_tensor
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.factory import rebuild
 
@@ -79,7 +80,8 @@ class Predictor(nn.Module):
             return output.logits
         with self._averaged(self.algorithm), in_eval_mode(self.algorithm):
             logits = (predict or self.algorithm.predict)(output)
-        return self._checked("predict", logits, "logits", output.logits.shape)
+        of = f"predict of algorithm {self.name!r}"
+        return check_tensor(logits, output.logits.shape, of, what="logits")
 
     def stranger_scores(self, output: ForwardOutput) -> Tensor:
         """Return scores (N,), large for images of no class.
@@ -94,18 +96,8 @@ class Predictor(nn.Module):
             return self.classifier.stranger_scores(output)
         with self._averaged(self.algorithm), in_eval_mode(self.algorithm):
             scores = self.algorithm.stranger_scores(output)
-        return self._checked("stranger_scores", scores, "scores", output.logits.shape[:1])
-
-    def _checked(self, method: str, result: Tensor | None, what: str, shape: torch.Size) -> Tensor:
-        """Return the result of a method; refuse one of another shape."""
-        actual = getattr(result, "shape", None)
-        if result is None or actual != shape:
-            found = type(result).__name__ if actual is None else f"the shape {tuple(actual)}"
-            raise PluginError(
-                f"{method} of algorithm {self.name!r} returned {found} instead of {what} "
-                f"{tuple(shape)}"
-            )
-        return result
+        of = f"stranger_scores of algorithm {self.name!r}"
+        return check_tensor(scores, output.logits.shape[:1], of, what="scores")
 
     @torch.no_grad()
     def check(self) -> None:
