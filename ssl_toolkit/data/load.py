@@ -33,7 +33,7 @@ from ssl_toolkit.data.readers.label_sets import read_label_sets
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
 from ssl_toolkit.data.readers.npz import array_format, read_npz
 from ssl_toolkit.data.readers.rows import SEPARATOR, SUFFIXES
-from ssl_toolkit.data.readers.table_classes import add_classes, check_names, reorder_classes
+from ssl_toolkit.data.readers.table_classes import add_classes, check_table, reorder_classes
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.splits.draw import Rows
@@ -78,7 +78,8 @@ def load_table(
             names = settings.classes or sorted(found)
             table = add_classes(table, names, settings.labels)
     else:
-        table = check_names(named_dataset(settings.dataset).load(root, download=settings.download))
+        name = settings.dataset or defaults.DATASET
+        table = check_table(named_dataset(name).load(root, download=settings.download), name)
         table = lay_out(table, settings.fit, settings.workers, pixels)
         table = verify(table, size, skip_bad=skip, progress=progress)
     if (table.label_sets is not None) != (settings.task == "multilabel"):
@@ -159,7 +160,7 @@ def load_dataset(
         DataError: Its files are not found or are corrupt.
     """
     folder = None if root is None else Path(root)
-    return check_names(named_dataset(name).load(folder, download=download))
+    return check_table(named_dataset(name).load(folder, download=download), name)
 
 
 def read_data(

@@ -169,9 +169,11 @@ def _package(frame: FrameType) -> str:
 
 
 def _is_call_of(frame: FrameType, plugin: type) -> bool:
-    """Return True if the frame is that of a method of the class."""
+    """Return True if the frame is that of a method of the class, or of a function inside one."""
     first = _first_argument(frame)
-    return first is plugin or isinstance(first, plugin)
+    if first is plugin or isinstance(first, plugin):
+        return True
+    return frame.f_code.co_qualname.startswith(f"{plugin.__qualname__}.")
 
 
 def _first_argument(frame: FrameType) -> object:

@@ -21,6 +21,7 @@ from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.streaming import Order, StreamedImages, reading_order
+from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 _BLOCK = 256  # images read or counted at a time; bounds the memory beside the images themselves
@@ -168,11 +169,23 @@ def load_images(
     shape = len(rows), table.pixels.channels, *sides(size)
     images = torch.empty(shape, dtype=kind, device=device)
     for start in range(0, len(rows), _BLOCK):
-        block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))
+        part = rows[start : start + _BLOCK]
+        pixels = table.read(part, size)
+        _check_pixels(pixels, (len(part), *sides(size), table.pixels.channels), table.pixels.bits)
+        block = torch.from_numpy(pixels)
         images[start : start + len(block)] = block.permute(0, 3, 1, 2).to(device)
         if progress is not None:
             progress(start + len(block), len(rows))
     return ImageSource(images)
+
+
+def _check_pixels(pixels: object, shape: tuple[int, ...], bits: int) -> None:
+    """Refuse what `ImageTable.read` returned if it is no array of images (n, H, W, C)."""
+    found = type(pixels).__name__
+    if isinstance(pixels, np.ndarray):
+        found = f"{pixels.dtype} of the shape {pixels.shape}"
+    if found != (wanted := f"uint{bits} of the shape {shape}"):
+        raise PluginError(f"read of the data set returned {found} instead of {wanted}")
 
 
 def _bytes_of(table: ImageTable, count: int, size: Size) -> int:

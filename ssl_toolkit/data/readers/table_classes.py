@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.class_names import class_name, name_fault
-from ssl_toolkit.errors import DataError
+from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.interfaces.datasets import STRANGER, Part
 from ssl_toolkit.text import display_path, summarize
 
 
@@ -71,13 +73,39 @@ def _with_columns(
     return replace(table, classes=classes, label_sets=sets)
 
 
-def check_names(table: ImageTable) -> ImageTable:
+def check_table(table: ImageTable, name: str) -> ImageTable:
     """Return the table of a data set with its classes named as those of files.
 
+    Args:
+        table: What `Dataset.load` returned.
+        name: Name of the data set, for messages.
+
     Raises:
+        PluginError: It is no table, or its fields do not describe the same images.
         DataError: One of the names can't be a name.
     """
-    for name in table.classes:
-        if fault := name_fault(name):
-            raise DataError(f"the data set's class {name!r} {fault}")
+    if fault := _table_fault(table):
+        raise PluginError(f"load of dataset {name!r} returned {fault}")
+    for label in table.classes:
+        if fault := name_fault(label):
+            raise DataError(f"the data set's class {label!r} {fault}")
     return replace(table, classes=tuple(map(class_name, table.classes)))
+
+
+def _table_fault(table: object) -> str:
+    """Return what is wrong with the table of a data set; empty for nothing."""
+    if not isinstance(table, ImageTable):
+        return f"{type(table).__name__} instead of an ImageTable"
+    labels, parts = np.asarray(table.labels), np.asarray(table.parts)
+    count, distinct = len(labels), len({*table.keys})
+    if (len(table.keys), distinct) != (count, count):
+        return f"{len(table.keys)} keys, {distinct} of them distinct, for {count} labels"
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        return f"labels {labels.shape} {labels.dtype} instead of (N,) int64"
+    known = len(table.classes if table.label_sets is None else table.label_sets)
+    if count and not STRANGER <= labels.min() <= labels.max() < known:
+        return f"labels from {labels.min()} to {labels.max()} instead of -1 to {known - 1}"
+    if parts.shape != labels.shape:
+        return f"parts {parts.shape} for {count} labels"
+    unknown = {*parts.tolist()} - {*get_args(Part)}
+    return f"the part {min(unknown)!r}; known: {', '.join(get_args(Part))}" if unknown else ""
