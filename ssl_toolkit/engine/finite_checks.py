@@ -1,11 +1,13 @@
-"""Check that weights and states are finite before they are saved."""
+"""Check that weights and states are finite, and can be restored, before they are saved."""
 
 from __future__ import annotations
+
+from collections import Counter, OrderedDict
 
 import torch
 from torch import nn
 
-from ssl_toolkit.errors import TrainingError
+from ssl_toolkit.errors import PluginError, TrainingError
 from ssl_toolkit.interfaces import Algorithm
 from ssl_toolkit.torch_workarounds import norms
 
@@ -44,6 +46,71 @@ def check_finite(
             "gradients overflow fp16 at every step; the last finite checkpoint is kept; use "
             "--precision bf16 or fp32"
         )
+
+
+class RestoreCheck:
+    """Checks that a new instance of an algorithm can load its state.
+
+    Args:
+        algorithm: algorithm of the run, before the first step and before its state is restored.
+        name: name of the algorithm.
+    """
+
+    def __init__(self, algorithm: Algorithm, name: str) -> None:
+        self._algorithm = algorithm
+        self._name = name
+        self._first: dict[str, str] | None = None
+        for kind in map(type, algorithm.modules()):
+            if (
+                kind.get_extra_state is not nn.Module.get_extra_state
+                and kind.set_extra_state is nn.Module.set_extra_state
+            ):
+                raise PluginError(
+                    f"{kind.__name__} of algorithm {name!r} implements get_extra_state, but not "
+                    "set_extra_state, so its run could not be resumed"
+                )
+        self()
+
+    def __call__(self) -> None:
+        """Refuse a state that can't be loaded.
+
+        Raises:
+            PluginError: one line that names the tensor or the type.
+        """
+        found = {}
+        for name, value in self._algorithm.state_dict().items():
+            if name.rpartition(".")[2] != "_extra_state":
+                found[name] = f"a tensor {tuple(value.shape)}"
+            elif foreign := _foreign(value):
+                raise PluginError(
+                    f"get_extra_state of algorithm {self._name!r} returned a {foreign}, which a "
+                    "checkpoint can't contain; return tensors, numbers, text, None, dicts and lists"
+                )
+        first = self._first = found if self._first is None else self._first
+        for name in first | found:
+            before, now = (known.get(name, "absent") for known in (first, found))
+            if before != now:
+                raise PluginError(
+                    f"{name!r} of algorithm {self._name!r} was {before} after __init__ and is now "
+                    f"{now}, so the run could not be resumed; keep its shape, such as by copy_()"
+                )
+
+
+def _foreign(value: object) -> str:
+    """Return the name of a type in a state that ``weights_only=True`` refuses; empty for none."""
+    if isinstance(value, torch.Tensor) or type(value) in _PLAIN:
+        return ""
+    if type(value) in (dict, OrderedDict, Counter):
+        parts = [*value.keys(), *value.values()]  # type: ignore[attr-defined]
+    elif type(value) in (list, tuple, set):
+        parts = [*value]  # type: ignore[call-overload]
+    else:
+        return type(value).__name__
+    return next(filter(None, map(_foreign, parts)), "")
+
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None)})
+_PLAIN |= {torch.dtype, torch.device, torch.Size}
 
 
 def all_finite(module: nn.Module) -> bool:

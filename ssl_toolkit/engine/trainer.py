@@ -20,7 +20,7 @@ from ssl_toolkit.engine.context import EngineContext, StepModule
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.finite_checks import check_finite
+from ssl_toolkit.engine.finite_checks import RestoreCheck, check_finite
 from ssl_toolkit.engine.optimization import gradient_norm, learning_rate, set_learning_rate
 from ssl_toolkit.engine.own_modules import AveragedModules
 from ssl_toolkit.engine.pool_filter import UPDATES, PoolFilter
@@ -109,6 +109,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self._step_module: nn.Module = StepModule(self.classifier, self.algorithm)
         self._averaged = AveragedModules(self.algorithm, self.ema)
+        self._check_restore = RestoreCheck(self.algorithm, self.settings.algo)
         self.predictor: Predictor = Predictor(
             self.eval_model, self.algorithm, self.settings.algo, self._averaged.module
         )
@@ -304,8 +305,7 @@ class Trainer:
 
     def _evaluate(self) -> Row:
         """Score the averaged weights; on the labeled images where there is no validation."""
-        indices, labels = self.validation
-        split = "validation"
+        (indices, labels), split = self.validation, "validation"
         if not len(indices):
             indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
@@ -337,8 +337,8 @@ class Trainer:
     def _save(self) -> None:
         # A row may not be due yet, so a bad loss could still be waiting on the device.
         self.recorder.check()
-        name, scaler = self.settings.algo, self.scaler
-        check_finite(self.step, self.classifier, self.algorithm, name, scaler)
+        check_finite(self.step, self.classifier, self.algorithm, self.settings.algo, self.scaler)
+        self._check_restore()
         self.save()
         self.saved = self.step
 
