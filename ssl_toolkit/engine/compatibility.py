@@ -40,7 +40,7 @@ def check_needs(
     Raises:
         DataError: labels or unlabeled images are missing, or hidden labels that the algorithm uses.
         ConfigError: the batch is too small for the backbone.
-        PluginError: the algorithm declares invalid averaged modules or learning rates.
+        PluginError: the algorithm declares something invalid, such as averaged modules.
     """
     check_input(table.features, settings.backbone)
     views = algorithm.views()
@@ -285,7 +285,9 @@ def views_fault(views: object, augmenters: object) -> str:
                 f"view {name!r} has the augmenter {view.augmenter!r}"
                 f"{did_you_mean(view.augmenter, known)}; known: {', '.join(known)}"
             )
-        if not all(type(n) is int and n > 0 for n in (view.count, view.size or 1)):
+        if not all(
+            type(n) is int and n > 0 for n in (view.count, 1 if view.size is None else view.size)
+        ):
             return f"view {name!r} is {view!r}; count and size are whole numbers of at least 1"
     return ""
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from ssl_toolkit import registry
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.engine.own_modules import facts_fault
+from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.interfaces import Algorithm
 
 MULTILABEL = "multilabel"
@@ -18,10 +19,13 @@ def check_task(settings: Settings) -> None:
     """Refuse an algorithm or settings that the task doesn't support.
 
     Raises:
+        PluginError: The algorithm declares invalid tasks, hooks or metrics.
         ConfigError: Names the setting.
     """
     if settings.algo != AUTO:
         plugin: type[Algorithm] = registry.load("algorithms", settings.algo)
+        if fault := facts_fault(plugin):
+            raise PluginError(f"algorithm {settings.algo!r}: {fault}")
         if settings.task not in plugin.tasks:
             raise ConfigError(
                 f"--task {settings.task}: --algo {settings.algo} supports "

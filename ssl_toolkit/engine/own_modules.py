@@ -1,14 +1,16 @@
-"""Modules, buffers and parameters that an algorithm declares."""
+"""Modules, buffers, parameters and other facts that an algorithm declares."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from torch import nn
 
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.interfaces import Algorithm
+from ssl_toolkit.interfaces import Algorithm, Metric, Task
+from ssl_toolkit.interfaces.composition import HOOKS
 
 
 class AveragedModules:
@@ -64,7 +66,7 @@ def lr_factor(algorithm: Algorithm, parameter: str) -> tuple[str, float]:
 
 
 def own_modules_fault(algorithm: Algorithm) -> str:
-    """Return what is wrong with `averaged_modules`, `pool_statistics` or `lr_factors`, or ""."""
+    """Return what is wrong with what an algorithm names of its own, or with `scan_every`, or ""."""
     modules, buffers = (
         dict(named) for named in (algorithm.named_modules(), algorithm.named_buffers())
     )
@@ -79,13 +81,30 @@ def own_modules_fault(algorithm: Algorithm) -> str:
             if name not in parts:
                 found = ", ".join(part for part in parts if part and "." not in part) or "none"
                 return f"{attribute} contains {name!r}, which is not one of its {kind} ({found})"
-    parameters = [name for name, _ in algorithm.named_parameters()]
-    for prefix, factor in algorithm.lr_factors.items():
+    interval = algorithm.scan_every
+    if not isinstance(interval, int) or interval < 0:
+        return f"scan_every is {interval!r}, not a whole number of at least 0"
+    parameters, factors = [name for name, _ in algorithm.named_parameters()], algorithm.lr_factors
+    if not isinstance(factors, Mapping):
+        return f"lr_factors is {factors!r}, not a dict by the first parts of parameter names"
+    for prefix, factor in factors.items():
         if not any(_fits(prefix, name) for name in parameters):
             found = ", ".join(parameters[:4]) or "none"
             return f"lr_factors contains {prefix!r}, which fits none of its parameters ({found})"
         if not isinstance(factor, int | float) or not (math.isfinite(factor) and factor >= 0):
             return f"lr_factors[{prefix!r}] is {factor!r}, not a finite number of at least 0"
+    return ""
+
+
+def facts_fault(kind: type[Algorithm]) -> str:
+    """Return what is wrong with `tasks`, `addon_hooks` or `metrics` of a class, or ""."""
+    for attribute, known in (("tasks", get_args(Task)), ("addon_hooks", HOOKS)):
+        names = getattr(kind, attribute)
+        if not isinstance(names, frozenset) or not names <= {*known}:
+            return f"{attribute} is {names!r}, not a frozenset of {' or '.join(known)}"
+    metrics = kind.metrics
+    if not isinstance(metrics, tuple) or not all(isinstance(one, Metric) for one in metrics):
+        return f"metrics is {metrics!r}, not a tuple of Metric"
     return ""
 
 
