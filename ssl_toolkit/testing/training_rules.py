@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.context import total_loss
+from ssl_toolkit.engine.own_modules import facts_fault
+from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
 from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
@@ -121,6 +123,25 @@ def supports_other_class_counts(subject: Subject) -> None:
     """
     for classes in (2, 100):
         _require_finite_step(Trial(subject, classes=classes), f"with {classes} classes")
+
+
+def supports_declared_tasks(subject: Subject) -> None:
+    """`tasks` names known tasks; if `multilabel` is one, a step works with labels (B, C).
+
+    Why: --task multilabel runs the algorithm with labels and pseudo labels for each class.
+    Cause: a string instead of a frozenset, or a softmax, cross-entropy or mask (U,) for all tasks.
+    """
+    tasks = subject.plugin.tasks
+    fault = facts_fault(subject.plugin)
+    require(not fault.startswith("tasks"), fault)
+    if "multilabel" not in tasks:
+        return
+    trial = Trial(subject, multilabel=True)
+    batch = trial.batch()
+    output = trial.output(batch=batch)
+    check_output(output, batch, trial.task.num_classes)
+    total = trial.backward(output)
+    require(total.isfinite(), f"under multilabel, the objective is {total.item()}")
 
 
 def supports_small_batches(subject: Subject) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -99,6 +100,7 @@ class Trial:
         size: height and width of the images.
         sharpness: factor for the weights of the head; 0 for uniform predictions.
         processes: processes that share the run; this one only if None.
+        multilabel: give each image its class in the form of ``--task multilabel``.
         blank: make all views black, with uniform predictions whatever the sharpness; a scan still
             reads the original images.
     """
@@ -113,6 +115,7 @@ class Trial:
         size: tuple[int, int] = (8, 8),
         sharpness: float = SHARP,
         processes: ProcessGroup | None = None,
+        multilabel: bool = False,
         blank: bool = False,
     ) -> None:
         self.device: torch.device = subject.device
@@ -133,12 +136,19 @@ class Trial:
             feature_dim=TinyNetwork.feature_dim,
             label_counts=tuple(torch.bincount(images.labels, minlength=classes).tolist()),
             unlabeled_count=len(images.unlabeled),
+            kind="multilabel" if multilabel else "multiclass",
             max_steps=STEPS,
             image_size=min(size),
             batch_size=batch_size,
             processes=processes.size if processes else 1,
             model_factory=partial(_second_network, classes),
         )
+        if multilabel:
+            labels, hidden = (
+                F.one_hot(part, classes).float() for part in (images.labels, images.hidden)
+            )
+            images = self.images = replace(images, labels=labels, hidden=hidden)
+            self.classifier.task = self.ema.module.task = "multilabel"  # type: ignore[assignment]
         seed_everything(derive_seed(SEED, "algorithm"))
         options = subject.options() if config is None else config
         self.algorithm: Algorithm = subject.plugin(options, self.task).to(device)

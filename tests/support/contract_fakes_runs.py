@@ -121,6 +121,26 @@ class TenClasses(Method):
         return replace(output, metrics={"first": torch.ones(10)[batch.labels].mean()})
 
 
+@breaks("supports_declared_tasks")
+class OneClassOnly(Method):
+    """Its pseudo labels are those of images with one class each."""
+
+    tasks = frozenset({"multiclass", "multilabel"})
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("supports_declared_tasks")
+class TaskAsText(Method):
+    """Its tasks are a text."""
+
+    tasks = "multiclass"  # type: ignore[assignment]
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
 @breaks("supports_small_batches")
 class InFours(Method):
     """It splits labeled images into four equal groups."""
