@@ -39,6 +39,8 @@ class AddOn(nn.Module, ABC):
     """Titles and definitions of its losses, as in `Algorithm.metrics`: ``loss.<term>``."""
     averaged_modules: ClassVar[tuple[str, ...]] = ()
     """As `Algorithm.averaged_modules`."""
+    pool_statistics: ClassVar[tuple[str, ...]] = ()
+    """As `Algorithm.pool_statistics`."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import tee
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,6 +80,10 @@ class Composition(Algorithm):
         if not isinstance(output, StepOutput):
             return output  # the engine reports it
         losses = self.addon.losses(batch, own, output)
+        if not isinstance(losses, Mapping):
+            raise PluginError(
+                f"losses of add-on {self.addon_name!r} returned {losses!r} instead of a dict"
+            )
         if clash := sorted(losses.keys() & output.losses.keys()):
             raise PluginError(
                 f"losses of add-on {self.addon_name!r} returned {clash[0]!r}, which is a loss of "
@@ -186,7 +190,9 @@ def due_scans(algorithm: Algorithm, ctx: Context) -> list[Scan]:
 
 def _due(part: Algorithm | AddOn, ctx: Context) -> list[Scan]:
     every = part.scan_every
-    return [partial(part.scan, ctx=ctx)] if every and not ctx.step % every else []
+    if not every or ctx.step % every:
+        return []
+    return [lambda labeled, unlabeled: part.scan(labeled, unlabeled, ctx)]
 
 
 @cache
@@ -214,11 +220,13 @@ def compose(base: type[Algorithm], addon: type[AddOn], name: str) -> type[Algori
         "addon_name": name,
         "Config": config,
         "metrics": (*base.metrics, *addon.metrics),
-        "averaged_modules": (
-            *(f"base.{module}" for module in base.averaged_modules),
-            *(f"addon.{module}" for module in addon.averaged_modules),
-        ),
-        "pool_statistics": tuple(f"base.{buffer}" for buffer in base.pool_statistics),
+        **{
+            names: (
+                *(f"base.{name}" for name in getattr(base, names)),
+                *(f"addon.{name}" for name in getattr(addon, names)),
+            )
+            for names in ("averaged_modules", "pool_statistics")
+        },
         **{key: getattr(base, key) for key in INHERITED},
     }
     if base.predict is not Algorithm.predict or addon.overrides("predict"):

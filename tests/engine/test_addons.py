@@ -252,3 +252,16 @@ def test_an_add_on_can_not_take_views_away() -> None:
     registry.register_addon("fewer")(Fewer)
     with pytest.raises(PluginError, match="views of add-on 'fewer' changes unlabeled_ratio"):
         trainer("fixmatch+fewer")
+
+
+def test_statistics_of_the_pool_are_those_of_algorithm_and_add_on() -> None:
+    class Counts(AddOn):
+        """Count."""
+
+        pool_statistics = ("counts",)
+
+    base: Any = registry.load("algorithms", "remixmatch")
+    assert Counts.applied_to(base, "counts").pool_statistics == (
+        "base.recent_probs",
+        "addon.counts",
+    )
