@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
             {"supervised": Loss(labels(b, c))},
             pseudo_labels=(unlabeled(b, c), torch.ones(8)),  # type: ignore[arg-type]
         ),
-        "returned pseudo_labels.probs as a NoneType instead of a tensor",
+        "returned pseudo_labels as a tuple instead of PseudoLabels",
     ),
     "pairs of floats": (
         lambda self, b, c: StepOutput(
