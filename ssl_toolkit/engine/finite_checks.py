@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from typing import Any
 
 import torch
 from torch import nn
@@ -60,7 +61,8 @@ class RestoreCheck:
         self._algorithm = algorithm
         self._name = name
         self._first: dict[str, str] | None = None
-        for kind in map(type, algorithm.modules()):
+        kinds: set[Any] = {*map(type, algorithm.modules())}
+        for kind in kinds:
             if (
                 kind.get_extra_state is not nn.Module.get_extra_state
                 and kind.set_extra_state is nn.Module.set_extra_state
@@ -96,14 +98,14 @@ class RestoreCheck:
                 )
 
 
-def _foreign(value: object) -> str:
+def _foreign(value: Any) -> str:
     """Return the name of a type in a state that ``weights_only=True`` refuses; empty for none."""
     if isinstance(value, torch.Tensor) or type(value) in _PLAIN:
         return ""
     if type(value) in (dict, OrderedDict, Counter):
-        parts = [*value.keys(), *value.values()]  # type: ignore[attr-defined]
+        parts = [*value.keys(), *value.values()]
     elif type(value) in (list, tuple, set):
-        parts = [*value]  # type: ignore[call-overload]
+        parts = [*value]
     else:
         return type(value).__name__
     return next(filter(None, map(_foreign, parts)), "")
