@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.load import chosen_labels, load_table, read_data
 from ssl_toolkit.data.readers.folders import folders_are_classes
 from ssl_toolkit.documents import Document
 from ssl_toolkit.errors import ConfigError, DataError
@@ -194,13 +194,22 @@ def _labels_so_far(plan: RoundPlan, own: Mapping[str, str]) -> dict[str, str]:
     return {**own, **{key: label for key, label in answers.items() if label or key not in own}}
 
 
+def _check_answers(plan: RoundPlan, own: Mapping[str, str]) -> None:
+    """Raise for answers that training refuses: once a round has them, corrections are too late."""
+    answers = LabelsTable(plan.labels).labels
+    if answers and len({*own.values(), *answers.values()}) > 1:
+        settings = plan.config(plan.labels, plan.round(1).run).settings
+        chosen_labels(load_table(settings, lazily=True), settings)
+
+
 def _complete(plan: RoundPlan, number: int, own: Mapping[str, str], console: Console) -> str:
     """Train, choose and record a round unless it is complete; return the signal that stopped it."""
     folder = plan.round(number)
     if folder.record.exists():
         return ""
-    folder.path.mkdir(parents=True, exist_ok=True)
     if not folder.labels.exists():
+        _check_answers(plan, own)
+        folder.path.mkdir(parents=True, exist_ok=True)
         table = LabelsTable(folder.labels)
         table.rows = _labels_so_far(plan, own)
         table.write()
@@ -250,7 +259,8 @@ def _choose(plan: RoundPlan, config: RunConfig, folder: RoundFolder, *, trained:
     if method in NEED_LABELS and not trained:
         method = "kmeans"
     by_run = method in NEED_LABELS
-    pretrained = settings.pretrained and settings.backbone is not None
+    has_weights = settings.pretrained or settings.weights is not None
+    pretrained = has_weights and settings.backbone is not None
     images: list[Queued] = []
     with suppress(NoImageLeft):
         images = choose_next(
@@ -260,6 +270,8 @@ def _choose(plan: RoundPlan, config: RunConfig, folder: RoundFolder, *, trained:
             labels=folder.labels,
             root=_root(plan),
             backbone=settings.backbone if pretrained and settings.backbone else BACKBONE,
+            weights=settings.weights if pretrained else None,
+            image_size=settings.image_size if pretrained else None,
             fit=settings.fit,
             skip_bad=settings.on_bad_image == "skip",
             seed=settings.seed,

@@ -17,6 +17,7 @@ from labeling_data import Client
 from test_next import COLORS, draw
 
 from ssl_toolkit.commands.label import serve
+from ssl_toolkit.labeling import rounds
 from ssl_toolkit.labeling.labels_table import LabelsTable
 from ssl_toolkit.labeling.queue import read_queue
 from ssl_toolkit.labeling.rounds import RoundRecord
@@ -104,6 +105,40 @@ def test_a_part_of_the_answers(data: Path) -> None:
     assert (record.labels, record.skipped, record.method) == (1, 1, "kmeans")
     assert "at least two classes need labels" in record.not_trained
     assert second.path not in [one.path for one in read_queue(folder / "rounds/2/queue.csv")]
+
+
+def test_answers_that_training_refuses_can_be_corrected(data: Path) -> None:
+    folder = data.parent / "rounds"
+    call(*command(data))
+    file = answer(folder / "rounds" / "1" / "queue.csv", folder / "labels.csv")
+    right = file.read_text()
+    file.write_text(right.replace("red", "rde"))
+    refused = refusal(*command(data))
+    assert f"{file}, line " in refused
+    assert "'rde', no class of the data (did you mean 'red'?)" in refused
+    assert not (folder / "rounds" / "2").exists()
+    file.write_text(right)
+    done = call(*command(data))
+    assert done.returncode == 0, done.stderr
+    assert "round 2: 3 labels, 3 classes, test accuracy" in done.stdout
+
+
+@pytest.mark.parametrize("flag", ["weights", "pretrained"])
+def test_the_backbone_of_the_settings_chooses(
+    data: Path, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    def choose(*_: object, **arguments: object) -> object:
+        given.update(arguments)
+        raise rounds.NoImageLeft("")
+
+    monkeypatch.setattr(rounds, "choose_next", choose)
+    weights = {"weights": ("--weights", "a.pt"), "pretrained": ("--pretrained",)}[flag]
+    call(*command(data, *weights, "--image-size", 96))
+    path = "a.pt" if flag == "weights" else None
+    asked = {"backbone": "test_resnet", "weights": path, "image_size": 96}
+    assert given.items() >= asked.items()
 
 
 @pytest.mark.parametrize("method", ["margin", "badge"])
