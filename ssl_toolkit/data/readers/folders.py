@@ -75,7 +75,8 @@ def read_folder(top: Path, rows: TableBuilder, *, unlabeled: bool = False) -> tu
         if unlabeled:
             raise DataError(f"{where} has {names} but no {where}/unlabeled/ with images to label")
         raise DataError(
-            f"{where} has {names} but neither labeled/ nor train/; a data folder holds {LAYOUTS}"
+            f"{where} has {names} but neither labeled/ nor train/"
+            f"{_start(top) * ('unlabeled' in sources)}; a data folder holds {LAYOUTS}"
         )
     else:
         classes = _read_classes(top, "", folders, "pool", (), rows)
@@ -296,10 +297,16 @@ def _check_classes(folder: Path, start: str, classes: tuple[str, ...], rows: Tab
     if empty:
         raise DataError(empty)
     if len(classes) < 2:
+        suffixes = {Path(key).suffix.lower() for key in rows.unused}
+        loose = not classes and not suffixes.isdisjoint(FILE_SUFFIXES)
         raise DataError(
             f"{where} has images in {len(classes)} class folders, and at least two classes are "
-            f"needed; a data folder holds {LAYOUTS}"
+            f"needed{_start(folder) * loose}; a data folder holds {LAYOUTS}"
         )
+
+
+def _start(top: Path) -> str:
+    return f"; if no image has a label yet, start with `ssl-toolkit label next {display_path(top)}`"
 
 
 def entries(folder: Path) -> list[Path]:
