@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.class_names import UNLABELED
+from ssl_toolkit.data.class_names import UNLABELED, class_name
 from ssl_toolkit.errors import DataError
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)")
@@ -46,7 +46,7 @@ def label_name(value: Any, where: str) -> str:
             f"{where}: a label is a text or a whole number (-1 or None for none), got a "
             f"{type(value).__name__}"
         )
-    name = text.strip()
+    name = class_name(text.strip())
     return "" if name.lower() in UNLABELED else name
 
 

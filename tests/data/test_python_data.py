@@ -118,6 +118,7 @@ def test_paths_are_named_and_not_copied(tmp_path: Path) -> None:
         (np.arange(12) * 7 - 1, ("6", "13", "20", "27", "34", "41", "48", "55", "62", "69", "76")),
         (torch.tensor([2, 10] * 6), ("2", "10")),
         (np.array([["b"], ["a"]] * 6), ("a", "b")),
+        (["cafe\u0301", "caf\u00e9", "x"] * 4, ("caf\u00e9", "x")),
         ([1.0, float("nan"), 0.0] * 4, ("0", "1")),
         ([np.int8(3), "unlabeled", 4, None] * 3, ("3", "4")),
     ],
@@ -246,6 +247,13 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
     assert table.parts.tolist() == ["pool", "test", "unlabeled"] * 4
     assert list(table.keys) == [f"k{n}" for n in range(12)]
     assert any("not used: other" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("labels", [[1, 0] * 6, ["x", "cafe\u0301"] * 6, ["x", "caf\u00e9"] * 6])
+def test_classes_of_an_array_in_another_form(tmp_path: Path, labels: Any) -> None:
+    table = read_npz(saved(tmp_path, images=GRAY, labels=labels, classes=["cafe\u0301", "x"]))
+    assert table.classes == ("caf\u00e9", "x")
+    assert table.labels.tolist() == [1, 0] * 6
 
 
 def test_files_that_tools_leave_in_an_archive_are_no_arrays(tmp_path: Path) -> None:

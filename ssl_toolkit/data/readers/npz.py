@@ -101,7 +101,7 @@ def read_npz(
         raise DataError(f"{where} has {names}; it needs {LAYOUT}")
     classes, groups, used = None, [], {*matches, "classes", "splits", "keys"}
     if "classes" in arrays:
-        classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
+        classes = tuple(class_name(str(name)) for name in arrays["classes"].reshape(-1).tolist())
     if multilabel:
         arrays, classes = _with_texts(arrays, classes, where)
     for name, match in matches.items():
@@ -140,7 +140,7 @@ def _with_texts(
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Return the arrays with labels (N, C) as texts for `classes_in`, and the C classes."""
     texts = {}
-    classes = None if classes is None else tuple(class_name(name.strip()) for name in classes)
+    classes = None if classes is None else tuple(name.strip() for name in classes)
     for name in [name for name in arrays if name == "labels" or name.endswith("_labels")]:
         labels = arrays[name]
         classes = classes or tuple(map(str, range(labels.shape[-1] if labels.ndim == 2 else 0)))
