@@ -176,10 +176,13 @@ def test_arrays_of_any_channels(tmp_path: Path, kind: str) -> None:
 
 
 def test_arrays_with_the_channels_first_are_refused(tmp_path: Path) -> None:
-    for shape in ((8, 3, 16, 16), (8, 6, 16, 16)):
+    for shape in ((8, 3, 16, 16), (8, 6, 16, 16), (8, 5, 12, 18), (8, 13, 48, 64)):
         np.savez(tmp_path / "x.npz", images=np.zeros(shape, np.uint8), labels=np.arange(8) % 2)
         with pytest.raises(DataError, match="puts the channels last"):
             read_data(tmp_path / "x.npz")
+    for shape in ((8, 9, 11, 200), (8, 24, 32, 100)):  # of many channels
+        np.savez(tmp_path / "x.npz", images=np.zeros(shape, np.uint8), labels=np.arange(8) % 2)
+        assert read_data(tmp_path / "x.npz").pixels.channels == shape[3]
 
 
 def test_a_data_set_that_makes_its_images_refuses_other_formats() -> None:

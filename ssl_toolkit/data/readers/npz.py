@@ -277,10 +277,14 @@ def checked_stack(images: Array, where: str) -> Array:
 
 
 def _is_channels_first(shape: tuple[int, ...]) -> bool:
-    """Return True if a shape looks like (N, C, H, W): no images are 3 pixels high."""
+    """Return True if a shape looks like (N, C, H, W): no images are 3 pixels high.
+
+    Neither are images with many channels at most 16 pixels high and at least twice as wide.
+    """
     if len(shape) < 4 or shape[3] <= 4:
         return False
-    return shape[1] <= 4 or shape[1] < shape[2] == shape[3]
+    first, rest = shape[1], shape[2:]
+    return first <= 4 or first < rest[0] == rest[1] or (first <= 16 and 2 * first <= min(rest))
 
 
 def as_levels(images: Array, where: str, bits: int = 8) -> Levels:
