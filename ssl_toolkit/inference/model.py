@@ -170,8 +170,8 @@ class Model:
             images: one image or several: paths, Pillow images, arrays (H, W, C) or
                 (H, W), tensors (C, H, W); or a stack: an array (N, H, W, C) or (N, H, W), a tensor
                 (N, C, H, W) or (N, H, W). Arrays and tensors have the channels of the training
-                images (3 for RGB) or are gray, as uint8, uint16 or float in [0, 1]; an array
-                (H, W, C) and a tensor (C, H, W) are one image. For a
+                images, or are gray if these are RGB, as uint8, uint16 or float in [0, 1]; an
+                array (H, W, C) and a tensor (C, H, W) are one image. For a
                 model that was trained on features, an array or tensor (N, D).
             batch_size: images per forward pass; changes speed and memory, not the result.
             workers: threads that decode images, 0 for none; None for one per processor, at most

@@ -52,8 +52,8 @@ def to_pixels(
     """Return one image with the size and format of a model; inside `pillow_muted`, any thread.
 
     Args:
-        image: Arrays and tensors have the channels of the model or are gray, of 8 or 16 bits or
-            float in [0, 1]; floats stay floats.
+        image: Arrays and tensors have the channels of the model, or are gray for a model of 3, of
+            8 or 16 bits or float in [0, 1]; floats stay floats.
         size: Size in pixels.
         fit: See `fit_image`.
         form: Channels and bits.
@@ -67,10 +67,12 @@ def to_pixels(
         return try_image(image, size, fit, form)
     if isinstance(image, Tensor):
         image = channels_last(image, 3)
-    known = (1, form.channels) if form.channels < 5 else (form.channels,)
-    if not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in known)) or image.size == 0:
+    given = image.shape[2] if image.ndim == 3 else 1
+    known = (1, 3) if form.channels == 3 else (form.channels,)
+    if image.ndim not in (2, 3) or given not in known or image.size == 0:
+        gray = " or (H, W)" if 1 in known else ""
         return (
-            f"an array is (H, W, {form.channels}) or (H, W) and a tensor ({form.channels}, H, W), "
+            f"an array is (H, W, {form.channels}){gray} and a tensor ({form.channels}, H, W), "
             f"got {tuple(image.shape)} with the channels last"
         )
     if image.dtype in (np.uint8, np.uint16):
@@ -81,13 +83,7 @@ def to_pixels(
         return "floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
     levels = image.astype(np.float32)
     fitted = fit_array(levels if levels.ndim == 3 else levels[..., None], size, fit)
-    if fitted.shape[-1] == form.channels:
-        return fitted
-    if form.channels == 3:
-        return np.repeat(fitted, 3, axis=-1)
-    opaque = np.ones((*fitted.shape[:2], 1), np.float32)
-    gray = [fitted] * (form.channels - 1)
-    return np.concatenate([*gray, opaque], axis=-1)
+    return np.repeat(fitted, form.channels // given, axis=-1)
 
 
 def channels_last(images: Tensor, ndim: int) -> NDArray[np.generic]:
