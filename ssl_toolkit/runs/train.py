@@ -119,6 +119,11 @@ def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> None:
         if layer.tree.get(key) is not None:
             raise ConfigError(f"{layer.origin}: {key} and images= are both given; leave one out")
     settings = validate([Layer(layer.origin, layer.tree | {"data": "images="})]).settings
+    if settings.task == "multilabel":
+        raise ConfigError(
+            f"{layer.origin}: task multilabel: images= has one label per image; write the labels "
+            "to a manifest, or to an .npz with labels (N, C), and give its path as data"
+        )
     if not resume:
         with Output(settings, overwrite=overwrite):
             pass

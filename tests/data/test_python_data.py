@@ -203,6 +203,7 @@ def test_nothing_is_written_if_the_run_cannot_be(tmp_path: Path) -> None:
         (config, ModelError, "the folder exists"),
         (config | {"learning_rate": 1}, ConfigError, "learning_rate"),
         (config | {"dataset": "digits"}, ConfigError, "dataset and images= are both given"),
+        (config | {"task": "multilabel"}, ConfigError, "has one label per image; write the labels"),
     ]
     for keys, kind, message in wrong:
         with pytest.raises(kind, match=message):
