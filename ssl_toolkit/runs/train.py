@@ -10,7 +10,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.images import size_text
+from ssl_toolkit.config.images import RGB8, PixelFormat, size_text
 from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate, with_automatic_recipe
 from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
@@ -59,9 +59,9 @@ def train(
     Args:
         config: a validated configuration, a tree of keys as in a ``--config`` file, or the path
             to such a file.
-        images: an array (N, H, W, 3) or (N, H, W), uint8 or float in [0, 1]; a tensor (N, 3, H, W);
-            a list of paths, Pillow images, arrays and tensors, of any sizes; a map-style torch data
-            set of images or pairs (image, label); or features (N, D).
+        images: an array (N, H, W, C) or (N, H, W), uint8, uint16 or float in [0, 1]; a tensor
+            (N, C, H, W); a list of paths, Pillow images, arrays and tensors, of any sizes; a
+            map-style torch data set of images or pairs (image, label); or features (N, D).
         labels: (N,) integers or strings; images with -1 or None join the unlabeled ones.
         unlabeled: more images, without labels.
         validation: a pair (images, labels), or a data set of pairs.
@@ -81,8 +81,8 @@ def train(
     """
     if images is not None:
         layer = _layer(config)
-        _check_output(layer, overwrite=overwrite, resume=resume)
-        config = validate([_with_images(layer, images, labels, unlabeled, validation, test)])
+        form = _check_output(layer, overwrite=overwrite, resume=resume)
+        config = validate([_with_images(layer, form, images, labels, unlabeled, validation, test)])
     elif any(value is not None for value in (labels, unlabeled, validation, test)):
         raise ConfigError("labels, unlabeled, validation and test go with images=")
     elif not isinstance(config, RunConfig):
@@ -113,8 +113,12 @@ def _layer(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> La
     return Layer("configuration", tree)
 
 
-def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> None:
-    """Check the keys and the output of a run on images in memory before writing the images."""
+def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> PixelFormat:
+    """Check the keys and the output of a run on images in memory before writing the images.
+
+    Returns:
+        The channels and bits that the keys say.
+    """
     for key in ("data", "dataset", "root"):
         if layer.tree.get(key) is not None:
             raise ConfigError(f"{layer.origin}: {key} and images= are both given; leave one out")
@@ -127,10 +131,12 @@ def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> None:
     if not resume:
         with Output(settings, overwrite=overwrite):
             pass
+    return PixelFormat(settings.channels or RGB8.channels, settings.bits or RGB8.bits)
 
 
 def _with_images(
     layer: Layer,
+    form: PixelFormat,
     images: Images,
     labels: Labels | None,
     unlabeled: Images | None,
@@ -142,7 +148,13 @@ def _with_images(
     folder = Path(output).parent if output else Path("runs")
     try:
         data = write_data(
-            folder, images, labels, unlabeled=unlabeled, validation=validation, test=test
+            folder,
+            images,
+            labels,
+            unlabeled=unlabeled,
+            validation=validation,
+            test=test,
+            form=form,
         )
     except OSError as error:
         raise ModelError(f"{error.filename or folder}: {error.strerror or error}") from error

@@ -18,7 +18,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from ssl_toolkit import ConfigError, DataError, ModelError, load_model, train
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.images import PixelFormat
 from ssl_toolkit.console import Console
+from ssl_toolkit.data.images.files import fit_array
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.in_memory import write_data
 from ssl_toolkit.data.readers.npz import read_npz
@@ -95,6 +97,46 @@ def test_images_of_any_sizes_keep_their_size(tmp_path: Path) -> None:
     assert sorted(path.name for path in made.path.iterdir()) == ["train.tar"]
 
 
+@pytest.mark.parametrize(
+    ("form", "of_pillow", "kind"),
+    [
+        (PixelFormat(1, 16), True, "uint16"),
+        (PixelFormat(2, 8), True, "uint8"),
+        (PixelFormat(3, 16), False, "uint16"),
+        (PixelFormat(4, 8), True, "uint8"),
+        (PixelFormat(5, 8), False, "uint8"),
+        (PixelFormat(5, 16), False, "uint16"),
+        (PixelFormat(2, 16), False, "float64"),
+    ],
+)
+def test_images_of_any_sizes_keep_their_channels_and_bits(
+    tmp_path: Path, form: PixelFormat, of_pillow: bool, kind: str
+) -> None:
+    draws = np.random.default_rng(0)
+    shapes = [(8 + n, 9, form.channels) for n in range(4)]
+    arrays = [draws.integers(0, form.white + 1, shape).astype(form.dtype) for shape in shapes]
+    given = [a / form.white for a in arrays] if kind == "float64" else arrays
+    lists: list[list[Any]] = [given, [torch.from_numpy(a).movedim(-1, 0) for a in given]]
+    if of_pillow:
+        lists.append([Image.fromarray(array.squeeze()) for array in arrays])
+    for place, images in enumerate(lists):
+        made = write_data(tmp_path / str(place), images, [0, 1, 0, 1], form=form)
+        pixels = read_data(made.path, pixels=form).read(np.arange(4), 8)
+        expected = [fit_array(array, 8) for array in arrays]
+        assert np.array_equal(pixels, expected), place
+
+
+def test_floats_keep_the_bits_of_the_configuration(tmp_path: Path) -> None:
+    levels = np.arange(12 * 64, dtype=np.uint16).reshape(12, 8, 8) * 85
+    config = SHORT | {"output": tmp_path / "run", "bits": 16, "channels": 1}
+    quiet = Console(silent=True)
+    for images in (levels / 65535, list(levels / 65535)):
+        outcome = train(config, images=images, labels=LABELS, overwrite=True, console=quiet)
+        data = yaml.read(outcome.folder / "config.yaml")["data"]
+        read = read_data(Path(data), pixels=PixelFormat(1, 16)).read(np.arange(12), 8)
+        assert np.array_equal(read[..., 0], levels)
+
+
 def test_all_parts_of_a_data_set_of_pairs(tmp_path: Path) -> None:
     labeled = torch.utils.data.Subset(Pairs(), range(6))
     table = read(tmp_path, Pairs(), unlabeled=Pairs(), validation=labeled, test=labeled)
@@ -145,7 +187,7 @@ def test_labels_of_any_type(tmp_path: Path, labels: Any, classes: tuple[str, ...
         ("one.png", [0], "images: expected several images, got one str"),
         ([GRAY[0], None], [0, 1], "images number 1: .* got NoneType"),
         ([GRAY[0], "gone.png"], [0, 1], "images number 1: can't read the image"),
-        ([GRAY[0], GRAY], [0, 1], r"images number 1: images are .* got \(12, 8, 8\) uint8"),
+        ([GRAY[0], GRAY], [0, 1], r"images number 1: images are .* got \(12, 8, 8\) uint8; set ch"),
         (GRAY, [7] * 12, r"too few classes \(1 of at least 2\)"),
         (np.full((4, 3), np.nan), [0, 1, 0, 1], "4 of 4 feature vectors are not finite"),
         (np.full((4, 3), "a", dtype=object), [0, 1, 0, 1], "images number 0"),

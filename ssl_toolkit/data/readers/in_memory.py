@@ -2,7 +2,8 @@
 
 The file is next to the run folder, named by a digest of its content. Arrays of one shape and
 features are written as ``.npz``, paths as a manifest, without copying the files, and anything else
-as ``.tar`` shards of PNG files, with one image in memory at a time.
+as ``.tar`` shards, with one image in memory at a time. Their members are PNG files, or what
+``np.save`` writes of images that are no 8-bit gray or RGB: readers go by the content.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ssl_toolkit.config.images import PixelFormat
-from ssl_toolkit.data.images.decoding import Unreadable, to_upright
+from ssl_toolkit.config.images import RGB8, PixelFormat
+from ssl_toolkit.data.images.decoding import Unreadable
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.inputs import ImageInput, channels_last
-from ssl_toolkit.data.images.levels import convert_bits
+from ssl_toolkit.data.images.levels import convert_bits, to_levels
 from ssl_toolkit.data.label_values import label_name, label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.readers.npz import as_levels, checked_stack
 from ssl_toolkit.errors import DataError
@@ -94,7 +95,7 @@ def write_data(
     unlabeled: Images | None = None,
     validation: LabeledImages | None = None,
     test: LabeledImages | None = None,
-    bits: int = 8,
+    form: PixelFormat = RGB8,
 ) -> DataFile:
     """Write images and labels into a folder, for ``data`` of a configuration.
 
@@ -105,7 +106,8 @@ def write_data(
         unlabeled: More images, without labels.
         validation: A pair (images, labels), or a data set of pairs.
         test: As `validation`; not used for training.
-        bits: 8 or 16, to which floats of a stack are rounded.
+        form: Channels that images in a list have, unless they are gray, and bits that are kept of
+            floats and Pillow images.
 
     Raises:
         DataError: Unsupported images or labels; the message has the argument, shape and dtype.
@@ -122,14 +124,14 @@ def write_data(
     stacks = [part.images for part in parts if isinstance(part.images, np.ndarray)]
     shapes = {stack.shape[1:] for stack in stacks}
     if len(stacks) == len(parts) and len(shapes) == 1:
-        suffix, write = ".npz", partial(_write_arrays, bits=bits)
+        suffix, write = ".npz", partial(_write_arrays, bits=form.bits)
     elif any(len(shape) == 1 for shape in shapes):
         message = ", ".join(f"{part.name} {_describe(part.images)}" for part in parts)
         raise DataError(f"features are (N, D) of one length D in all arguments, got {message}")
     elif all(isinstance(part.images, list) and _are_paths(part.images) for part in parts):
         suffix, write = ".jsonl", partial(_write_manifest)
     else:
-        suffix, write = "", partial(_write_shards)
+        suffix, write = "", partial(_write_shards, form=form)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".given-", dir=folder) as scratch:
         temporary = Path(scratch, f"data{suffix}")
@@ -228,7 +230,7 @@ def _write_manifest(path: Path, parts: Sequence[_Part]) -> DataFile:
     return DataFile(path, sorted_classes(label for _, label, _ in rows), Path(root))
 
 
-def _write_shards(path: Path, parts: Sequence[_Part]) -> DataFile:
+def _write_shards(path: Path, parts: Sequence[_Part], form: PixelFormat) -> DataFile:
     """Write a tar file for each part, with each image and its label."""
     path.mkdir()
     names = set()
@@ -236,7 +238,7 @@ def _write_shards(path: Path, parts: Sequence[_Part]) -> DataFile:
         shard = path / f"{part.split}.tar"
         with tarfile.open(shard, "w") as archive:
             for number, (image, label) in enumerate(part.items()):
-                content, suffix = _encode(image, f"{part.name} number {number}")
+                content, suffix = _encode(image, f"{part.name} number {number}", form)
                 _add(archive, f"{number:08d}{suffix}", content)
                 if label:
                     _add(archive, f"{number:08d}.cls", label.encode())
@@ -252,7 +254,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.members = []  # type: ignore[attr-defined]  # or tarfile keeps all headers in memory
 
 
-def _encode(image: Any, where: str) -> tuple[bytes, str]:
+def _encode(image: Any, where: str, form: PixelFormat) -> tuple[bytes, str]:
     """Encode an image losslessly; return the bytes of the file and its suffix."""
     try:
         if isinstance(image, str | os.PathLike):
@@ -261,20 +263,23 @@ def _encode(image: Any, where: str) -> tuple[bytes, str]:
         if isinstance(image, Tensor):
             image = channels_last(image, 3)
         if isinstance(image, np.ndarray):
-            levels = as_levels(image[None], where)[0]
-            if levels.dtype != np.uint8 or levels.shape[2:] not in ((), (3,)):
+            levels = as_levels(image[None], where, form.bits)[0]
+            given = 1 if levels.ndim == 2 else levels.shape[2]
+            if given != form.channels and not {given, form.channels} <= {1, 3}:
                 raise DataError(
-                    f"{where}: images are (H, W, 3) or (H, W) of uint8, or one stack "
-                    f"(N, H, W, C), got {levels.shape} {levels.dtype}"
+                    f"{where}: images are (H, W, {form.channels}) or (H, W), got "
+                    f"{tuple(image.shape)} {image.dtype}; set channels to their number"
                 )
-            image = Image.fromarray(levels)
         elif isinstance(image, Image.Image):
-            image = to_upright(image).convert("RGB")
+            levels = to_levels(image, form)
         else:
             kind = type(image).__name__
             raise DataError(f"{where}: expected a path, an image, an array or a tensor, got {kind}")
         buffer = io.BytesIO()
-        image.save(buffer, "PNG", compress_level=1)
+        if levels.dtype == np.uint8 and levels.shape[2:] in ((), (3,)):
+            Image.fromarray(levels).save(buffer, "PNG", compress_level=1)
+        else:
+            np.save(buffer, levels)
     except (OSError, Unreadable) as error:
         raise DataError(f"{where}: can't read the image: {error}") from None
     return buffer.getvalue(), ".png"
