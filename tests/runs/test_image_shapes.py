@@ -197,6 +197,19 @@ def test_a_note_says_that_gray_and_16_bits_can_be_kept(deep: Path) -> None:
     assert " keeps " not in call("inspect", deep, *DEEP_GRAY).stdout
 
 
+def test_a_note_says_that_further_pages_are_not_read(tmp_path: Path) -> None:
+    for place in range(4):
+        pages = [Image.new("I;16", (8, 8), 1000 * place + page) for page in range(2)]
+        path = tmp_path / "ab"[place % 2] / f"{place}.tif"
+        path.parent.mkdir(exist_ok=True)
+        pages[0].save(path, save_all=True, append_images=pages[1:])
+    result = call("inspect", tmp_path)
+    assert "modes: I;16+ 4" in result.stdout
+    assert "of images with several pages the first is read; --channels N" in result.stdout
+    assert "--bits 16 keeps all" in result.stdout
+    assert "several pages" not in call("inspect", tmp_path, "--channels", "2").stdout
+
+
 def test_operations_that_need_color_are_left_out_with_a_note(rgba: Path, deep: Path) -> None:
     flags = {"algo": "fixmatch", "backbone": "wrn_10_1", "labels_per_class": "3", "device": "cpu"}
     for data, form, expected in (

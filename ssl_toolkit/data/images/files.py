@@ -157,7 +157,8 @@ class DecodedImage:
     shape: tuple[int, int]
     """Width and height of the upright image."""
     mode: str
-    """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
+    """Pillow's name for the pixels of the file, such as RGB, L or I;16; with + if a TIFF has more
+    pages."""
 
 
 def decode_images(
@@ -183,7 +184,9 @@ def decode_images(
     def decoded(path: Path) -> DecodedImage | str:
         try:
             with opened_image(path, pixels) as (image, file):
-                mode = image.mode
+                mode, tags = image.mode, getattr(image, "tag_v2", None)
+                if tags is not None and tags.next:
+                    mode += "+"
                 fitted, shape = _fitted(image, size, fit, pixels)
                 file.seek(0)
                 digest = hashlib.file_digest(file, "sha256").digest()

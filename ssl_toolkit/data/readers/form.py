@@ -21,6 +21,12 @@ def format_notes(files: ImageFiles, size: Size) -> Iterator[str]:
         size: Size in pixels.
     """
     modes, pixels = files.modes(size), files.pixels
+    if any(mode.endswith("+") for mode in modes) and pixels.channels in (1, 3):
+        yield (
+            "of images with several pages the first is read; --channels N makes channels of N gray "
+            "pages"
+        )
+    modes = frozenset(mode.removesuffix("+") for mode in modes)
     if pixels.channels == RGB8.channels and modes <= {"1", "L", *WIDE}:
         yield "all images are gray and get three equal channels; --channels 1 keeps one"
     if pixels.bits == RGB8.bits and not modes.isdisjoint(WIDE):
