@@ -188,6 +188,12 @@ def test_all_invalid_rows_are_reported_by_line(folder):
     assert "class 'bird' has no labeled image" in messages[4]
 
 
+def test_several_classes_of_a_test_image_name_the_task(folder):
+    text = "path,label,split\na.png,x,\nb.png,y,\nc.png,x|y,test\n"
+    (message,) = faults(manifest(folder, text))
+    assert "class 'x|y' has no labeled image; --task multilabel reads" in message
+
+
 def test_many_bad_rows_are_counted(folder):
     text = "path,label\n" + "../x.png,a\n" * 100
     message = faults(manifest(folder, text))

@@ -218,6 +218,8 @@ def _classes(
             hidden[names[number]] += 1
         else:
             hint = did_you_mean(names[number], classes)
+            if SEPARATOR in names[number]:
+                hint = "; --task multilabel reads it as several classes"
             bad.add(line, f"class {names[number]!r} has no labeled image{hint}")
     if hidden:
         notes.append(
