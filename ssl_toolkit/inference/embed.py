@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +96,8 @@ def embed(
     Args:
         data: as for ``--data``, or a folder of images without labels.
         backbone: a registered name or any timm model.
-        weights: a file with weights; None for the published ones.
+        weights: a file with weights, such as ``model/model.safetensors`` of a run, whose
+            normalization is used too; None for the published ones.
         image_size: side length in pixels, or (height, width); None for the backbone's, or 224.
         channels: number of channels; None for 3, or those of arrays.
         bits: bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
@@ -176,6 +179,11 @@ def embed_table(
         weights=None if weights is None else Path(weights),
         channels_last=True,
     )
+    # A model of a run was trained with its own normalization, which is in the file beside it.
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        config = json.loads(Path(weights or "").with_name("config.json").read_text("utf-8"))
+        if len(config["mean"]) == len(config["std"]) == len(mean):
+            classifier.set_statistics(config["mean"], config["std"])
     return network_features(
         classifier.to(device), table, rows, image_size, device, batch_size, progress
     )

@@ -14,7 +14,8 @@ from PIL import Image
 from pretrained_runs import CLASSES, SIZE, flags, make_images, make_weights
 from torch import Tensor
 
-from ssl_toolkit import ConfigError, embed, load_model
+from ssl_toolkit import ConfigError, embed, load_model, train
+from ssl_toolkit.console import Console
 from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.models import published
 from ssl_toolkit.models.timm_backbone import TimmBackbone
@@ -168,6 +169,26 @@ def test_the_weights_of_a_run_give_the_features_without_stages(folder: Path) -> 
         for way in ways
     )
     assert np.array_equal(one.features, two.features)
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+def test_the_normalization_of_a_run_belongs_to_its_weights(tmp_path: Path, channels: int) -> None:
+    images = np.random.default_rng(0).integers(0, 90, (6, 8, 12, channels), dtype=np.uint8)
+    config = {"algo": "supervised", "backbone": "wrn_10_1", "steps": 1, "image_size": "8x12",
+              "device": "cpu", "output": str(tmp_path / "run")}  # fmt: skip
+    train(config, images=images, labels=[0, 1] * 3, console=Console(silent=True))
+    np.savez(tmp_path / "other.npz", images=images[:4], labels=[0, 1] * 2)
+    found = embed(
+        tmp_path / "other.npz",
+        backbone="wrn_10_1",
+        weights=tmp_path / "run" / "model" / "model.safetensors",
+        image_size="8x12",
+        device="cpu",
+    )
+    with torch.no_grad():
+        pixels = torch.from_numpy(images[:4]).movedim(-1, 1).float() / 255
+        expected = load_model(tmp_path / "run", "cpu").classifier(pixels).features
+    np.testing.assert_allclose(found.features, expected, atol=1e-5)
 
 
 def test_outputs_of_other_kinds_are_refused(folder: Path) -> None:
