@@ -33,7 +33,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     """A classifier that is trained on labeled and unlabeled images or features.
 
     Each `fit` is a run of the toolkit (`ssl_toolkit.train`). ``X`` is features (N, D), an array or
-    a table; or images: an array (N, H, W, 3) or (N, H, W), a tensor (N, 3, H, W), a list of paths,
+    a table; or images: an array (N, H, W, C) or (N, H, W), a tensor (N, C, H, W), a list of paths,
     Pillow images or arrays. ``y`` is -1 or None for a row without label.
 
     Attributes:

@@ -39,7 +39,7 @@ def export(
     """Write the model of a finished run in a format of other libraries.
 
     ``timm`` copies the run's ``model/``, which maps normalized images to logits; its configuration
-    has the normalization. ``torch-export`` and ``onnx`` write a file that maps images (N, 3, S, S)
+    has the normalization. ``torch-export`` and ``onnx`` write a file that maps images (N, C, H, W)
     in [0, 1] to probabilities, for any N (see `torch_export_file`, `onnx_file`).
 
     Args:
