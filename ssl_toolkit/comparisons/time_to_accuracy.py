@@ -57,6 +57,11 @@ def read_log(run: ComparedRun) -> list[dict[str, Any]]:
         return []
 
 
+def _is_timed(rows: Sequence[Mapping[str, float]]) -> bool:
+    """Return True for a log whose evaluations have a time."""
+    return len(rows) > 0 and all("seconds" in row for row in rows if SCORE in row)
+
+
 def with_times(
     rows: Sequence[Variant], given: Sequence[float] = ()
 ) -> tuple[list[Variant], LevelsOf]:
@@ -67,7 +72,8 @@ def with_times(
     label curve, of those with the same number of labels.
 
     Args:
-        rows: Rows with their scores; those without a validation accuracy stay unchanged.
+        rows: Rows with their scores; those without a validation accuracy, or with a run whose log
+            is missing, have none.
         given: Validation accuracies.
     """
     bounds = [row for row in rows if row.uses_hidden_labels]
@@ -86,8 +92,10 @@ def with_times(
 
 def _reached(row: Variant, levels: Sequence[tuple[float | None, float]]) -> tuple[Reached, ...]:
     logs = {run.seed: read_log(run) for run in row.completed_runs}
+    if not all(map(_is_timed, logs.values())):  # not the same as a level that was not reached
+        return ()
     reached = []
-    for fraction, level in levels if any(logs.values()) else ():
+    for fraction, level in levels:
         times = {seed: seconds_to_accuracy(log, level) for seed, log in logs.items()}
         values = {seed: time for seed, time in times.items() if time is not None}
         mean = fmean(values.values()) if len(values) == len(logs) else None

@@ -77,8 +77,8 @@ def check_run(run: str | os.PathLike[str]) -> RunCheck:
 def refuse_contradictions(paths: Iterable[Path]) -> None:
     """Refuse finished runs whose files contradict each other, before their results are read.
 
-    Configuration, split and predictions are compared with the record and the summary, as far as
-    they exist; `check_run` checks more.
+    Configuration, split, metrics and predictions are compared with the record and the summary, as
+    far as they exist; `check_run` checks more.
 
     Raises:
         ModelError: one line for each such run.
@@ -137,6 +137,7 @@ class _Checker:
                 (f.config, False, self._summary_of_config),
                 (f.record, False, self._record),
                 (f.split, False, self._split),
+                (f.metrics, False, self._metrics),
                 (f.predictions, False, self._predictions),
             ]
         )

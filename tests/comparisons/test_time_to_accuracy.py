@@ -74,6 +74,23 @@ def test_without_a_bound_the_best_row_sets_the_levels(tmp_path: Path) -> None:
     assert (alone.levels_of, alone.rows[0].reached) == ("", ())
 
 
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_row_with_an_unknown_time_has_none(tmp_path: Path, missing: bool) -> None:
+    rows = {"low": ("supervised", 0.45), "high": ("fixmatch", 0.9)}
+    compared(tmp_path, rows)
+    log = tmp_path / "high/0/metrics.jsonl"
+    lines = log.read_text().replace('"seconds"', '"other"')
+    log.unlink()
+    if not missing:
+        log.write_text(lines)
+    locations = [
+        RunLocation(row, seed, tmp_path / row / str(seed)) for row in rows for seed in (0, 1)
+    ]
+    low, high = gather(locations, name="toy").rows
+    assert len(low.reached) == 2
+    assert high.reached == ()
+
+
 def test_given_levels_replace_the_shares(tmp_path: Path) -> None:
     made = compared(tmp_path, {"low": ("supervised", 0.5)}, levels=[0.25, 0.75])
     low, high = made.rows[0].reached

@@ -114,6 +114,7 @@ def forge(run: Path) -> None:
         (change("config.yaml", "batch_size: 8", "batch_size: null"), "record.json: fingerprint is"),
         (change("summary.json", '"steps": 4', '"steps": 9'), "steps is 9, in config.yaml 4"),
         (change("split.json", '"digits/', '"digits/9'), "split.json doesn't match its hash"),
+        (cut("metrics.jsonl"), "metrics.jsonl, line 4: damaged: not a row of metrics"),
         (forge, "predictions.npz: its test scores are not those of summary.json (accuracy)"),
         (other_predictions, "its test scores are not those of summary.json"),
     ],
