@@ -16,8 +16,9 @@ from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.config.settings import NOT_COMPARED, flatten
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.defaults import resolve_config
-from ssl_toolkit.errors import ToolkitError
+from ssl_toolkit.errors import ModelError, ToolkitError
 from ssl_toolkit.recipes import Recipe, load_recipes
+from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.text import display_path
 
 ACCURACY = "test.accuracy"
@@ -122,7 +123,9 @@ def _result(recipe: Recipe, group: Path, slug: str, configs: Mapping[int, Tree])
     for seed in sorted(configs):
         reason = failures.get(recipe.id, {}).get(seed, "")
         run = ComparedRun.read(recipe.id, seed, group / "runs" / slug / f"s{seed}", reason)
-        if ACCURACY in run.scores:
+        if fault := _contradiction(run):
+            problems.append(f"seed {seed}: {fault}")
+        elif ACCURACY in run.scores:
             values[seed] = run.scores[ACCURACY]
         else:
             problems.append(f"seed {seed}: {run.status}{f': {run.reason}' * bool(run.reason)}")
@@ -137,6 +140,15 @@ def _result(recipe: Recipe, group: Path, slug: str, configs: Mapping[int, Tree])
         changed=_changed(recipe, float(first.get("scale", 1)), source),
         comparison=display_path(Path(group.name)),
     )
+
+
+def _contradiction(run: ComparedRun) -> str:
+    """Return how the files of a completed run contradict each other; empty if they do not."""
+    try:
+        refuse_contradictions([run.folder] if run.completed else [])
+    except ModelError as error:
+        return error.messages[0]
+    return ""
 
 
 def _row(recipe: Recipe, *, scale: float, **facts: Any) -> RowResult:

@@ -29,6 +29,7 @@ from ssl_toolkit.engine.logged_metrics import (
     PSEUDO_LABEL_ACCURACY,
 )
 from ssl_toolkit.errors import UserError
+from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.suites.members import MEMBERS
 from ssl_toolkit.suites.schema import Suite
 
@@ -158,6 +159,7 @@ def _member(suite: Suite, name: str, folder: Path, missing: str, failure: str) -
         return result(status, failure or missing)
     try:
         comparison = gather_plan(read_plan(path), path, read_failures(path))
+        refuse_contradictions(run.folder for run in comparison.runs if run.completed)
     except UserError as error:
         return result("failed", failure or error.messages[0])
     unfinished = [run for run in comparison.runs if not run.completed]

@@ -25,7 +25,7 @@ from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.multirun import cost
 from ssl_toolkit.recipes import load_recipes
 from ssl_toolkit.reproduction import run
-from ssl_toolkit.reproduction.results import Reproduction
+from ssl_toolkit.reproduction.results import Reproduction, collect
 from ssl_toolkit.reproduction.rows import load_rows
 from ssl_toolkit.reproduction.tables import find_rows
 
@@ -316,6 +316,18 @@ def test_only_missing_runs_are_run_and_every_run_is_reported(toy: Any, tmp_path:
     before = stamps(tmp_path / "out")
     assert toy("--row", "all", "--seeds", "0").returncode == 0
     assert before == stamps(tmp_path / "out")
+
+
+def test_a_run_that_contradicts_itself_is_in_no_mean(toy: Any, tmp_path: Path) -> None:
+    assert toy("--row", "scratch", "--seeds", "0,1").returncode == 0
+    (path,) = (tmp_path / "out").glob("digits-*/runs/*/s1/summary.json")
+    values = json.loads(path.read_text())
+    values["test"]["accuracy"] = 0.99
+    path.write_text(json.dumps(values))
+    (row,) = (row for row in collect("toy", tmp_path / "out").rows if row.id == "toy/scratch")
+    assert row.measured is not None
+    assert list(row.measured.top1) == [0]
+    assert "contradicts itself" in row.problems[0]
 
 
 def test_a_comparison_that_fails_costs_only_itself(

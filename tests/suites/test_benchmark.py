@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import runpy
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,19 @@ def test_published_results_give_the_same_tables(
     score = f"{100 * row.score.mean:.1f} ± {100 * row.score.deviation:.1f}"
     (line,) = (line for line in lines if line.startswith(f"| `pseudo_label` | 2 | {score} | "))
     assert f" | {len(row.reached[1].values)} of 2 | " in line
+
+
+def test_a_run_that_contradicts_itself_is_in_no_result(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    path = copy / "members/few/runs/pseudo_label/s1/summary.json"
+    values = json.loads(path.read_text())
+    values["test"]["accuracy"] = 0.99
+    path.write_text(json.dumps(values))
+    assert call("report", copy).returncode == 0
+    member = results(copy)["few"]
+    assert (member.status, member.rows) == ("failed", ())
+    assert "pseudo_label/s1 contradicts itself" in member.reason
 
 
 def test_a_second_call_adds_and_keeps(finished: Path, suite: Path) -> None:
