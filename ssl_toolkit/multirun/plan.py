@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,7 @@ from ssl_toolkit.config.comparison import (
     allowed_keys,
     parse_budget,
 )
-from ssl_toolkit.config.loading import ResolvedConfig
+from ssl_toolkit.config.loading import ResolvedConfig, load_config
 from ssl_toolkit.config.settings import Settings, shared_keys
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Rows, Split
@@ -45,7 +46,7 @@ from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, without_auto
 from ssl_toolkit.runs.check import check_same_data, refuse_contradictions
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.record import RunRecord, configuration_hash
 from ssl_toolkit.runs.time_budget import check_same_config
 from ssl_toolkit.text import display_path
 
@@ -209,11 +210,11 @@ def make_plan(
     kind, amount = parse_budget(settings.budget)
     plan = Plan(folder, comparison, configs, threads, () if kind == "steps" else tuple(rows))
     if kind != "steps":
-        # Measured minutes would give other steps at each call.
-        steps = {} if replaced else _earlier_steps(plan, earlier)
         if kind == "images":
             images = {name: rehearsal.images for (name, _), rehearsal in rehearsals.items()}
-            steps = {name: int(amount / count) for name, count in images.items()} | steps
+            steps = {name: int(amount / count) for name, count in images.items()}
+        else:  # measured again, they would be others
+            steps = {} if replaced else _earlier_steps(plan)
         plan = plan.with_steps(steps)
     if not replaced:
         _check_existing(plan, rehearsals)
@@ -364,13 +365,19 @@ def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]
                 refuse_contradictions([folder.path])
 
 
-def _earlier_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
-    """Return the steps of rows in an earlier plan, or of runs that were started."""
-    steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
+def _earlier_steps(plan: Plan) -> dict[str, int]:
+    """Return the steps of rows that were measured with these settings, or that have a run."""
+    steps: dict[str, int] = {}
     for row, seed in plan.runs:
-        folder = RunFolder(plan.run_folder(row, seed))
-        if row.name not in steps and folder.summary.exists():
-            steps[row.name] = folder.read_config().settings.steps
+        folder, path = RunFolder(plan.run_folder(row, seed)), plan.config_path(row, seed)
+        if folder.summary.exists():
+            steps.setdefault(row.name, folder.read_config().settings.steps)
+        elif row.name not in steps and path.exists():
+            with suppress(UserError):  # an option that a plugin has no longer
+                earlier = resolve_config(load_config([path]))[0]
+                same = plan.with_steps({row.name: earlier.settings.steps}).configs[row.name, seed]
+                if configuration_hash(same) == configuration_hash(earlier):
+                    steps[row.name] = earlier.settings.steps
     return steps
 
 

@@ -218,7 +218,26 @@ def test_a_plan_keeps_its_threads_and_its_budget(tmp_path: Path) -> None:
         plan(tmp_path)
 
 
+def test_images_are_those_of_the_current_settings(tmp_path: Path) -> None:
+    for batch_size, steps in ((32, 62), (16, 125)):
+        made = plan(tmp_path, algos="supervised", budget="images=2000", batch_size=batch_size)
+        assert made.configs["supervised", 0].settings.steps == steps
+        made.write()  # and killed before the first run
+
+
 # --- minutes ------------------------------------------------------------------------------------
+
+
+def test_steps_are_measured_again_for_other_settings(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"budget": "minutes=1", "batch_size": 16}
+    plan(tmp_path, **keys).with_steps({"supervised": 20, "fixmatch": 10}).write()
+
+    def unmeasured(**others: Any) -> list[str]:
+        return [row.name for row in plan(tmp_path, **{**keys, **others}).unmeasured]
+
+    assert unmeasured(seeds="0,1") == []
+    assert unmeasured(fixmatch={"unlabeled_ratio": 3}) == ["fixmatch"]
+    assert unmeasured(batch_size=32) == ["supervised", "fixmatch"]
 
 
 def test_costs_count_what_a_run_does() -> None:
