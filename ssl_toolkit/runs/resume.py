@@ -104,8 +104,12 @@ def resume_as_main(
     time_limit: float | None = None,
     *,
     console: Console,
+    settings: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Resume a run in its main process; see `resume` for the arguments and errors."""
+    """Resume a run in its main process; see `resume` for the arguments and errors.
+
+    `settings` replace those of the configuration this time; they must be free on resume.
+    """
     folder = RunFolder(path)
     with handled() as interrupts:
         if result := _already_finished(folder, data, steps, console):
@@ -115,7 +119,9 @@ def resume_as_main(
             if result := _already_finished(folder, data, steps, console):
                 return result
             drop_partial(path)
-            experiment = _resume(folder, processes, data, steps, time_limit, console)
+            experiment = _resume(
+                folder, processes, data, steps, time_limit, console, settings or {}
+            )
             return finish(experiment, folder, console, interrupts)
 
 
@@ -140,6 +146,7 @@ def _resume(
     steps: int | None,
     time_limit: float | None,
     console: Console,
+    settings: Mapping[str, Any],
 ) -> Experiment:
     """Return the experiment in the state of its last checkpoint, and update the run's files."""
     summary, config = folder.read_summary(), folder.read_config()
@@ -148,12 +155,12 @@ def _resume(
     if processes.size != config.settings.devices:
         requested["devices"] = processes.size
     changes = _requested_changes(folder, config, state, requested)
-    reopened = folder.reopen(data, initial=state is None).with_settings(**requested)
+    reopened = folder.reopen(data, initial=state is None).with_settings(**requested, **settings)
     experiment = prepare_all(reopened, processes, console)
     # The configuration in the folder keeps its original path to the data.
     config = config.with_settings(**requested)
-    limit = config.settings.time_limit if time_limit is None else time_limit
-    experiment = replace(experiment, config=config.with_settings(time_limit=limit))
+    of_call = {**settings, **({} if time_limit is None else {"time_limit": time_limit})}
+    experiment = replace(experiment, config=config.with_settings(**of_call))
     check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
     if state is None:
         _check_initial_weights(folder, experiment)

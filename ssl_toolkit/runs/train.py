@@ -38,6 +38,9 @@ from ssl_toolkit.runs.time_budget import check_same_config, resolve_minutes
 from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
 from ssl_toolkit.text import display_path
 
+_OF_CALL = ("time_limit", "on_collapse", "loggers", "workers")
+"""Settings of a call that resumes a run, which hold for this call."""
+
 
 def train(
     config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
@@ -170,7 +173,9 @@ def _train_as_main(
     config: RunConfig, processes: ProcessGroup, overwrite: bool, resume: bool, console: Console
 ) -> RunResult:
     if resume and is_started(config):
-        return resume_as_main(Path(str(config.settings.output)), processes, console=console)
+        free = {key: getattr(config.settings, key) for key in _OF_CALL}
+        path = Path(str(config.settings.output))
+        return resume_as_main(path, processes, console=console, settings=free)
     for name in config.settings.loggers:
         registry.require_packages("loggers", name)
     check_initial_weights(config.settings.recipe, config.settings.weights)
