@@ -56,7 +56,7 @@ class ComparisonResult:
     comparison: Comparison
     """Its rows and shared settings: ``rows[0].scores["test.accuracy"].mean``."""
     status: int
-    """Exit status: 0 if every run is completed, 1 if one failed, 130 or 143 after a signal."""
+    """Exit status: 0 if every run is completed, 1 if one is not, 130 or 143 after a signal."""
 
     @property
     def rows(self) -> tuple[Variant, ...]:
@@ -128,7 +128,9 @@ def compare(
         )
         status = STATUS[interrupts.signal]
     elif status:
-        console.say("run the same command again to continue the failed runs", important=True)
+        console.say(
+            "run the same command again to continue the runs without results", important=True
+        )
     return ComparisonResult(folder, gathered, status)
 
 
@@ -166,7 +168,7 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
     """Run what is not completed, show the states, and update the reasons of failures.
 
     Returns:
-        True if no job failed.
+        True if every run is completed.
     """
     runs: dict[str, ComparedRun] = {}
     folders: dict[str, tuple[Path, int]] = {}
@@ -189,10 +191,10 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
             run = ComparedRun.read(before.row, before.seed, before.folder)
             failures.get(run.row, {}).pop(run.seed, None)
             failure = ""
+            succeeded = succeeded and run.completed
             if not run.completed and run.status != "interrupted":
                 failure = result.reason or last_error(job.log) or f"exit status {result.status}"
                 failures.setdefault(run.row, {})[run.seed] = failure
-                succeeded = False
             states.end(job.name, state_of(run, failure))
             FailuresFile(failures=failures).write(plan.folder / FAILURES)
     return succeeded

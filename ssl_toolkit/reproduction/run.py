@@ -50,7 +50,7 @@ class ReproductionResult:
     report: Reproduction
     """Content of ``report.json``: a `RowResult` for each row of the table."""
     status: int
-    """Exit status: 0 if every run is completed, 1 if one failed, 130 or 143 after a signal."""
+    """Exit status: 0 if every run is completed, 1 if one is not, 130 or 143 after a signal."""
 
 
 def reproduce(

@@ -40,7 +40,7 @@ class BenchmarkResult:
     report: Benchmark
     """Content of ``benchmark.json``."""
     status: int
-    """Exit status: 0 if every run is completed, 1 if one failed, 130 or 143 after a signal."""
+    """Exit status: 0 if every run is completed, 1 if one is not, 130 or 143 after a signal."""
 
 
 def benchmark(

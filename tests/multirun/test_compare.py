@@ -189,7 +189,9 @@ def test_a_failed_run_does_not_affect_the_others(finished: Path, tmp_path: Path)
     before = stamps(finished / "runs")
     result = call("compare", *TWO, "--config", extra, "--output", finished)
     assert result.returncode == 1, result.stderr
-    assert result.stdout.endswith("run the same command again to continue the failed runs\n")
+    assert result.stdout.endswith(
+        "run the same command again to continue the runs without results\n"
+    )
     after = stamps(finished / "runs")
     assert {path: after[path] for path in before} == before
     rows = {row["name"]: row for row in read(finished / "comparison.json")["rows"]}
@@ -249,6 +251,17 @@ def test_a_budget_of_images_gives_each_row_its_steps(tmp_path: Path) -> None:
     assert rows["fixmatch"]["overrides"]["steps"] == "4"
     assert rows["fixmatch"]["scores"]["test.accuracy"]["deviation"] is None
     assert "±" not in (out / "comparison.md").read_text(encoding="utf-8")
+
+
+def test_a_time_limit_leaves_a_comparison_to_be_continued(tmp_path: Path) -> None:
+    given = ("--algos", "supervised", "--seeds", "0", "--dataset", "digits", "--steps", "4")
+    result = call("compare", *given, "--time-limit", "1e-6", "--output", tmp_path / "out")
+    assert result.returncode == 1
+    assert "supervised, seed 0: stopped by the time limit" in result.stdout
+    assert result.stdout.endswith(
+        "run the same command again to continue the runs without results\n"
+    )
+    assert call("compare", *given, "--output", tmp_path / "out").returncode == 0
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
