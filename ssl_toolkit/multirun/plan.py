@@ -41,7 +41,7 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, UserError
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
 from ssl_toolkit.multirun.in_process import InProcess
-from ssl_toolkit.multirun.warnings import show_warnings
+from ssl_toolkit.multirun.warnings import show_warnings, warn_of_other_runs
 from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, without_auto
 from ssl_toolkit.runs.check import check_same_data, refuse_contradictions
@@ -202,6 +202,8 @@ def make_plan(
         for row in rows
         for seed in settings.seeds
     }
+    if earlier:
+        warn_of_other_runs(earlier, folder, configs.keys(), console)
     comparison, rehearsals = _rehearse_all(comparison, configs, launcher, console, folder)
     rows = comparison.rows
     if settings.curve:

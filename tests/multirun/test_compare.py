@@ -114,6 +114,14 @@ def test_a_second_call_repeats_nothing(finished: Path) -> None:
     assert stamps(finished / "runs") == before
 
 
+def test_a_second_call_names_the_runs_that_it_leaves_out(finished: Path) -> None:
+    result = call("compare", *TWO, "--seeds", "1-2", "--output", finished, "--dry-run")
+    warning = "not in the tables of this call: simple (seed 0), supervised (seed 0); these runs"
+    assert warning in result.stdout + result.stderr
+    result = call("compare", *TWO, "--output", finished, "--dry-run")
+    assert "not in the tables" not in result.stdout + result.stderr
+
+
 def test_other_settings_are_refused_before_any_run(finished: Path) -> None:
     before = stamps(finished)
     message = refusal("compare", *TWO, "--output", finished, "--lr", "0.01")
