@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import platform
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import importlib_metadata
@@ -154,7 +156,11 @@ def weights_hash(module: nn.Module) -> str:
 
 
 def distributions(settings: Settings) -> dict[str, str]:
-    """Return distribution and version of each plugin that computes, by group and name."""
+    """Return the distribution of each plugin that computes, by group and name, as text.
+
+    Of a third party's, a hash of its code follows the version, which an editable install keeps when
+    the code changes.
+    """
     plugins = [
         *parts_of("algorithms", settings.algo),
         ("augmenters", settings.augment.weak),
@@ -166,10 +172,25 @@ def distributions(settings: Settings) -> dict[str, str]:
     for group, name in plugins:
         if name and registry.has(group, name):
             entry = registry.find(group, name)
-            result[f"{group}: {entry.name}"] = f"{entry.distribution} {entry.version}".strip()
+            source = f"{entry.distribution} {entry.version}".strip()
+            result[f"{group}: {entry.name}"] = source + _code(entry)
         elif name:
             result[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
     return result
+
+
+def _code(entry: registry.Entry) -> str:
+    """Return a hash of all Python files of the package of a plugin; empty for a built-in one."""
+    if entry.built_in or entry.target is not None:
+        return ""
+    spec = importlib.util.find_spec(entry.value.partition(":")[0].partition(".")[0])
+    if spec is None:
+        return ""
+    files = [Path(spec.origin)] if spec.origin else []
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        files += sorted(folder.rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files if path.is_file()))
+    return f" (code {digest.hexdigest()[:8]})"
 
 
 def in_versions(distributions: Iterable[str | None]) -> bool:

@@ -190,7 +190,7 @@ def test_a_third_party_plugin_is_installed_trained_and_removed(
         3,
     )
     record = json.loads((run / "record.json").read_text(encoding="utf-8"))
-    assert record["plugins"]["algorithms: my_method"] == "my-method 0.1.0"
+    assert record["plugins"]["algorithms: my_method"].startswith("my-method 0.1.0 (code ")
     assert '"train.loss.pseudo"' in (run / "metrics.jsonl").read_text(encoding="utf-8")
 
     installation.pip("uninstall", "--yes", "my-method")

@@ -17,6 +17,9 @@ from in_process import Command, call, refusal
 from run_files import DIGITS, hashes, metrics, strict_json, summary, weights
 
 import ssl_toolkit
+from ssl_toolkit import registry
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.runs.record import distributions
 
 FILES = {
     "config.yaml",
@@ -145,6 +148,23 @@ def test_the_record(run: Path) -> None:
     assert record["device"].startswith("cpu")
     assert record["plugins"]["algorithms: simple"] == f"ssl-toolkit {ssl_toolkit.__version__}"
     assert any(name.startswith("backbones: wrn_10_1") for name in record["plugins"])
+
+
+def test_a_plugin_is_recorded_with_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "theirs" / "method.py"
+    code.parent.mkdir()
+    code.write_text("class Method: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = registry.Entry("algorithms", "method", "their-package", "1.0", "theirs.method:Method")
+    monkeypatch.setattr(registry, "has", lambda group, name: name == "method")
+    monkeypatch.setattr(registry, "find", lambda group, name: entry)
+    settings = Settings(algo="method")
+    before = distributions(settings)["algorithms: method"]
+    assert re.fullmatch(r"their-package 1\.0 \(code [0-9a-f]{8}\)", before)
+    code.write_text("class Method: pass\n")
+    assert distributions(settings)["algorithms: method"] != before
 
 
 def test_checkpoints_are_tensors_and_plain_types(run: Path) -> None:
