@@ -3,7 +3,7 @@
     python benchmarks/publish.py runs/benchmark-small docs/results/small-1
 
 Paths below the current folder become relative to it; others are reduced to the name of the file.
-Predictions of more than 100 kB are left out, which no table needs.
+Predictions lose the images of mistakes, and their probabilities are rounded to four decimals.
 Then the copy is reported, which writes its tables and its page from the copied files alone, and its
 results are printed as Markdown.
 """
@@ -17,19 +17,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.schema import ScoreStats
 from ssl_toolkit.markdown import table
+from ssl_toolkit.runs.predictions import FORMAT, read_arrays
 from ssl_toolkit.suites.page import JSON
 from ssl_toolkit.suites.results import Benchmark, MemberResult, ResultRow
 from ssl_toolkit.suites.run import SUITE
 
 OF_A_MEMBER = ("comparison.yaml", "plan.json", "failures.json")
 OF_A_RUN = ("config.yaml", "record.json", "summary.json", "metrics.jsonl", "predictions.npz")
-MOST_BYTES = 100_000
-"""Of a file of predictions."""
+DECIMALS = 4
 HEAD = ("row", "n", "score, %", "to {baseline}", "s", "s to 90 %", "to 95 %", "coverage", "correct")
 
 
@@ -48,7 +50,6 @@ def publish(source: Path, target: Path) -> None:
     files += [plan.parent / name for plan in plans for name in OF_A_MEMBER]
     files += [run.parent / name for run in runs for name in OF_A_RUN]
     files = [file for file in files if file.exists()]  # failed runs lack some
-    files = [file for file in files if file.suffix != ".npz" or file.stat().st_size <= MOST_BYTES]
     for file in files:
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -57,10 +58,20 @@ def publish(source: Path, target: Path) -> None:
             text = re.sub(r'(?<=[\s"])/(?:[^/\s"]+/)+', "", text)
             copy.write_text(text, "utf-8")
         elif file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                np.savez_compressed(copy, **arrays)
+            arrays = read_arrays(file)
+            kept = {k: _rounded(v) for k, v in arrays.items() if not k.startswith("mistakes")}
+            np.savez_compressed(copy, format=FORMAT, **kept)
         else:
             shutil.copyfile(file, copy)
+
+
+def _rounded(array: NDArray[Any]) -> NDArray[Any]:
+    """Return probabilities (N, C) rounded, except where that changes which is the largest."""
+    if array.dtype.kind != "f":
+        return array
+    rounded = array.round(DECIMALS)
+    same = rounded.argmax(axis=1) == array.argmax(axis=1)
+    return np.where(same[:, None], rounded, array)
 
 
 def tables(results: Benchmark) -> str:

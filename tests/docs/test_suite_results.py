@@ -6,8 +6,11 @@ import runpy
 import shutil
 from pathlib import Path
 
+import pytest
 from in_process import call
 
+from ssl_toolkit.runs.predictions import read_arrays
+from ssl_toolkit.runs.summary import RunSummary
 from ssl_toolkit.suites.results import Benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +30,19 @@ def test_the_page_has_these_tables() -> None:
     tables = runpy.run_path(str(ROOT / "benchmarks/publish.py"))["tables"]
     page = (ROOT / "docs/results/small.md").read_text("utf-8")
     assert page.endswith(tables(Benchmark.read(PUBLISHED / "benchmark.json")))
+
+
+def test_predictions_have_the_published_accuracies() -> None:
+    runs = [path.parent for path in PUBLISHED.glob("members/*/runs/*/s*/config.yaml")]
+    assert len(runs) > 100
+    for run in runs:
+        arrays = read_arrays(run / "predictions.npz")
+        summary = RunSummary.read(run / "summary.json")
+        for part, expected in (("validation", summary.validation), ("test", summary.test)):
+            guesses = arrays[f"{part}_probabilities"].argmax(axis=1)
+            accuracy = (guesses == arrays[f"{part}_labels"]).mean()
+            assert expected is not None
+            assert accuracy == pytest.approx(expected.accuracy)
 
 
 def test_no_path_of_a_machine_is_published() -> None:

@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import call, refusal
 
@@ -17,6 +18,7 @@ import ssl_toolkit
 from ssl_toolkit.comparisons.schema import ScoreStats
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.suites.members import plan_members
 from ssl_toolkit.suites.results import Benchmark, MemberResult, ResultRow, overall
 from ssl_toolkit.suites.schema import find_suite, list_suites
@@ -174,6 +176,11 @@ def test_published_results_give_the_same_tables(
     script = runpy.run_path(str(ROOT / "benchmarks/publish.py"))
     script["publish"](finished, copy)
     assert not [path for path in copy.rglob("*") if path.suffix in (".pt", ".safetensors")]
+    for path in copy.rglob("predictions.npz"):
+        ours, theirs = read_arrays(path), read_arrays(finished / path.relative_to(copy))
+        for part in ("validation_probabilities", "test_probabilities"):
+            assert np.array_equal(ours[part].argmax(axis=1), theirs[part].argmax(axis=1))
+            assert np.allclose(ours[part], theirs[part], atol=1e-4)
     files = [path for path in copy.rglob("*") if path.suffix in (".yaml", ".json", ".jsonl")]
     assert not [path for path in files if str(suite.parent) in path.read_text("utf-8")]
     assert call("report", copy).returncode == 0
