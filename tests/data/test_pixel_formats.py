@@ -21,6 +21,7 @@ from ssl_toolkit.data.images.levels import for_display
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.form import lay_out
+from ssl_toolkit.data.readers.image_files import ImageFiles
 
 RAMP = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 63 + 7
 """1,024 levels of 16 bits."""
@@ -155,6 +156,16 @@ def test_a_cache_has_the_format_in_its_key(tmp_path: Path) -> None:
     again = find_cache(paths, 32, pixels=PixelFormat(1, 16))
     assert again is not None
     assert np.array_equal(again.pixels, deep.pixels)
+
+
+def test_sums_of_many_white_images_do_not_wrap(tmp_path: Path) -> None:
+    path, count = tmp_path / "white.png", 70_000
+    Image.fromarray(np.full((256, 256), 65535, dtype=np.uint16)).save(path)
+    files = ImageFiles([str(path)], pixels=PixelFormat(1, 16))
+    assert not files.open(256)
+    pixels = 256**2 * count
+    moments = files.moments(np.zeros(count, dtype=np.int64), 256)
+    assert moments.tolist() == [[pixels * 65535], [pixels * 65535**2]]
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "float32"])

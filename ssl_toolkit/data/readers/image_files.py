@@ -185,12 +185,13 @@ class ImageFiles(Sequence[str]):
         paths = [Path(self[row]) for row in rows.tolist()]
         return read_images(paths, size, self.workers, self.fit, self.pixels)
 
-    def moments(self, rows: NDArray[np.int64], size: Size) -> NDArray[np.uint64]:
+    def moments(self, rows: NDArray[np.int64], size: Size) -> NDArray[np.object_]:
         """Sum the gray levels of each channel over decoded images, and their squares: (2, C)."""
+        # Integers of Python: squares of 16 bits exceed 64 bits after 4 billion white pixels.
         cache, index = self._caches[size], self._cached_rows(rows)
-        sums = np.zeros((2, self.pixels.channels), dtype=np.uint64)
-        for start in range(0, len(index), 2**16):
-            sums += cache.moments[index[start : start + 2**16]].sum(axis=0)
+        sums = np.zeros((2, self.pixels.channels), dtype=object)
+        for start in range(0, len(index), 2**10):
+            sums += cache.moments[index[start : start + 2**10]].sum(axis=0).astype(object)
             self._release(cache)
         return sums
 
