@@ -55,6 +55,9 @@ class RestoreCheck:
     Args:
         algorithm: algorithm of the run, before the first step and before its state is restored.
         name: name of the algorithm.
+
+    Raises:
+        PluginError: a new instance could not load it, in one line that names the class or tensor.
     """
 
     def __init__(self, algorithm: Algorithm, name: str) -> None:

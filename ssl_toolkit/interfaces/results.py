@@ -17,7 +17,7 @@ def check_tensor(
 
     Args:
         result: What the method returned.
-        shape: Required shape.
+        shape: Required shape, such as (N, C).
         of: The method and its plugin, for the message.
         what: What the tensor contains, for the message.
         like: Tensor whose dtype and device are required; None for any.
