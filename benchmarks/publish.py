@@ -3,7 +3,7 @@
     python benchmarks/publish.py runs/benchmark-small docs/results/small-1
 
 Paths below the current folder become relative to it; others are reduced to the name of the file.
-Predictions lose the images of mistakes, and their probabilities are rounded to four decimals.
+Predictions lose the images of mistakes, which are large.
 Then the copy is reported, which writes its tables and its page from the copied files alone, and its
 results are printed as Markdown.
 """
@@ -11,18 +11,19 @@ results are printed as Markdown.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.schema import ScoreStats
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.loading import fingerprint_of
 from ssl_toolkit.markdown import table
 from ssl_toolkit.runs.predictions import FORMAT, read_arrays
 from ssl_toolkit.suites.page import JSON
@@ -31,7 +32,6 @@ from ssl_toolkit.suites.run import SUITE
 
 OF_A_MEMBER = ("comparison.yaml", "plan.json", "failures.json")
 OF_A_RUN = ("config.yaml", "record.json", "summary.json", "metrics.jsonl", "predictions.npz")
-DECIMALS = 4
 HEAD = ("row", "n", "score, %", "to {baseline}", "s", "s to 90 %", "to 95 %", "coverage", "correct")
 
 
@@ -59,19 +59,26 @@ def publish(source: Path, target: Path) -> None:
             copy.write_text(text, "utf-8")
         elif file.suffix == ".npz":
             arrays = read_arrays(file)
-            kept = {k: _rounded(v) for k, v in arrays.items() if not k.startswith("mistakes")}
+            kept = {k: v for k, v in arrays.items() if not k.startswith("mistakes")}
             np.savez_compressed(copy, format=FORMAT, **kept)
         else:
             shutil.copyfile(file, copy)
+    _update_fingerprints(target)
 
 
-def _rounded(array: NDArray[Any]) -> NDArray[Any]:
-    """Return probabilities (N, C) rounded, except where that changes which is the largest."""
-    if array.dtype.kind != "f":
-        return array
-    rounded = array.round(DECIMALS)
-    same = rounded.argmax(axis=1) == array.argmax(axis=1)
-    return np.where(same[:, None], rounded, array)
+def _update_fingerprints(target: Path) -> None:
+    """Write the fingerprints of the copied configurations, which contain paths, into the copy."""
+    changed = {}
+    for config in target.glob("members/*/runs/*/s*/config.yaml"):
+        record = config.parent / "record.json"
+        if record.exists():
+            old = json.loads(record.read_text("utf-8"))["fingerprint"]
+            changed[old] = fingerprint_of(yaml.read_dumped(config))
+    for file in target.rglob("*.json"):
+        text = file.read_text("utf-8")
+        file.write_text(
+            re.sub(r"\b[0-9a-f]{16}\b", lambda m: changed.get(m[0], m[0]), text), "utf-8"
+        )
 
 
 def tables(results: Benchmark) -> str:
