@@ -32,6 +32,7 @@ def test_the_page_has_these_tables() -> None:
     assert page.endswith(tables(Benchmark.read(PUBLISHED / "benchmark.json")))
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the sdist has no predictions")
 def test_predictions_have_the_published_accuracies() -> None:
     runs = [path.parent for path in PUBLISHED.glob("members/*/runs/*/s*/config.yaml")]
     assert len(runs) > 100
