@@ -12,7 +12,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.images import RGB8, Size, sides, size_text
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
-from ssl_toolkit.engine.own_modules import own_modules_fault
+from ssl_toolkit.engine.own_modules import interval_fault, own_modules_fault
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm, ImageTable, View, Views
@@ -44,7 +44,7 @@ def check_needs(
     """
     check_input(table.features, settings.backbone)
     views = algorithm.views()
-    if fault := own_modules_fault(algorithm):
+    if fault := own_modules_fault(algorithm) or interval_fault(algorithm):
         raise PluginError(f"algorithm {settings.algo!r}: {fault}")
     if not len(split.labeled):
         raise DataError("no image carries a label; label a few of each class")

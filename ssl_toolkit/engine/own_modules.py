@@ -66,7 +66,7 @@ def lr_factor(algorithm: Algorithm, parameter: str) -> tuple[str, float]:
 
 
 def own_modules_fault(algorithm: Algorithm) -> str:
-    """Return what is wrong with what an algorithm names of its own, or with `scan_every`, or ""."""
+    """Return what is wrong with `averaged_modules`, `pool_statistics` or `lr_factors`, or ""."""
     modules, buffers = (
         dict(named) for named in (algorithm.named_modules(), algorithm.named_buffers())
     )
@@ -81,9 +81,6 @@ def own_modules_fault(algorithm: Algorithm) -> str:
             if name not in parts:
                 found = ", ".join(part for part in parts if part and "." not in part) or "none"
                 return f"{attribute} contains {name!r}, which is not one of its {kind} ({found})"
-    interval = algorithm.scan_every
-    if not isinstance(interval, int) or interval < 0:
-        return f"scan_every is {interval!r}, not a whole number of at least 0"
     parameters, factors = [name for name, _ in algorithm.named_parameters()], algorithm.lr_factors
     if not isinstance(factors, Mapping):
         return f"lr_factors is {factors!r}, not a dict by the first parts of parameter names"
@@ -93,6 +90,14 @@ def own_modules_fault(algorithm: Algorithm) -> str:
             return f"lr_factors contains {prefix!r}, which fits none of its parameters ({found})"
         if not isinstance(factor, int | float) or not (math.isfinite(factor) and factor >= 0):
             return f"lr_factors[{prefix!r}] is {factor!r}, not a finite number of at least 0"
+    return ""
+
+
+def interval_fault(algorithm: Algorithm) -> str:
+    """Return what is wrong with `scan_every`, or ""."""
+    interval = algorithm.scan_every
+    if not isinstance(interval, int) or interval < 0:
+        return f"scan_every is {interval!r}, not a whole number of at least 0"
     return ""
 
 

@@ -168,7 +168,8 @@ def supports_any_class_count(subject: Subject) -> None:
         head = backbone.classifier(classes)
         valid = head is None or isinstance(head, nn.Module)
         require(valid, f"classifier({classes}) is {head!r}, not a module")
-        logits = Classifier(backbone, classes).to(subject.device)(_images(subject)).logits
+        head = Classifier(backbone, classes).to(subject.device).head
+        logits = head(backbone(_images(subject)))
         require(tuple(logits.shape) == (2, classes), f"logits are {tuple(logits.shape)}")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.context import total_loss
-from ssl_toolkit.engine.own_modules import facts_fault
+from ssl_toolkit.engine.own_modules import facts_fault, interval_fault
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
 from ssl_toolkit.testing.rules import require
@@ -104,8 +104,8 @@ def scans_without_training(subject: Subject) -> None:
     Cause: a negative scan_every, or a bank whose size is not that of the pool.
     """
     trial = Trial(subject)
-    interval = trial.algorithm.scan_every
-    require(type(interval) is int and interval >= 0, f"scan_every is {interval!r}")
+    interval, fault = trial.algorithm.scan_every, interval_fault(trial.algorithm)
+    require(not fault, fault)
     before = copy.deepcopy(trial.classifier.state_dict())
     trial.scan()
     wrong = differing(before, trial.classifier.state_dict())
