@@ -67,13 +67,11 @@ def lr_factor(algorithm: Algorithm, parameter: str) -> tuple[str, float]:
 
 def own_modules_fault(algorithm: Algorithm) -> str:
     """Return what is wrong with `averaged_modules`, `pool_statistics` or `lr_factors`, or ""."""
-    modules, buffers = (
-        dict(named) for named in (algorithm.named_modules(), algorithm.named_buffers())
-    )
-    for attribute, kind, parts in (
-        ("averaged_modules", "modules", modules),
-        ("pool_statistics", "buffers", buffers),
+    for attribute, kind, named in (
+        ("averaged_modules", "modules", algorithm.named_modules()),
+        ("pool_statistics", "buffers", algorithm.named_buffers()),
     ):
+        parts = dict(named)
         names = getattr(algorithm, attribute)
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             return f"{attribute} is {names!r}, not a tuple of names"
@@ -96,9 +94,8 @@ def own_modules_fault(algorithm: Algorithm) -> str:
 def interval_fault(algorithm: Algorithm) -> str:
     """Return what is wrong with `scan_every`, or ""."""
     interval = algorithm.scan_every
-    if not isinstance(interval, int) or interval < 0:
-        return f"scan_every is {interval!r}, not a whole number of at least 0"
-    return ""
+    valid = isinstance(interval, int) and interval >= 0
+    return "" if valid else f"scan_every is {interval!r}, not a whole number of at least 0"
 
 
 def facts_fault(kind: type[Algorithm]) -> str:

@@ -88,8 +88,7 @@ class PoolFilter:
         self.mode = mode
         self.validation = validation
         self._algorithm = algorithm
-        names = algorithm.pool_statistics
-        self._initial = {name: algorithm.get_buffer(name).clone() for name in names}
+        self._initial = {n: algorithm.get_buffer(n).clone() for n in algorithm.pool_statistics}
         self.interval: int = max(1, steps // UPDATES)
         self.first: int = 0 if at_start else WARM_UP * self.interval
         self.batch_size = batch_size
