@@ -205,7 +205,7 @@ class BatchMaker:
         augmenter = copy.deepcopy(self.augmenters[name])  # one may count its draws
         for number in range(_BATCHES):
             draws = augmenter.draw(size, *sides(image_size), self._generator(number, kind, 0))
-            check_draws(augmenter, draws, size)
+            _check_draws(augmenter, draws, size)
             yield from (draws[name][: self._labeled_size] for name in sorted(draws))
 
     def hidden_labels(self, batch: Batch) -> Tensor:
@@ -290,7 +290,7 @@ class BatchMaker:
                 generator = self._generator(number, kind, index)
                 count = size * self._processes.size
                 params = augmenter.draw(count, height, width, generator)
-                check_draws(augmenter, params, count)
+                _check_draws(augmenter, params, count)
                 draws.append({key: self._processes.local_shard(p) for key, p in params.items()})
                 sources.append(source)
         if not sources:
@@ -308,7 +308,7 @@ class BatchMaker:
         }
 
 
-def check_draws(augmenter: Augmenter, draws: object, count: int) -> None:
+def _check_draws(augmenter: Augmenter, draws: object, count: int) -> None:
     """Refuse draws of an augmenter that are not a row for each of `count` images.
 
     Raises:

@@ -71,7 +71,7 @@ class PoolFilter:
         steps: Steps of the run.
         batch_size: Images in a forward pass.
         validation: (v,) image indices of the validation images.
-        algorithm: Its `pool_statistics` are reset when the filter first leaves images out.
+        algorithm: Its `pool_statistics` are reset when the filter starts to leave images out.
         at_start: True to start before the first step, if the initial weights know the classes.
     """
 

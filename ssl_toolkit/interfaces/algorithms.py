@@ -147,8 +147,8 @@ class Algorithm(nn.Module, ABC):
     `predict`."""
     pool_statistics: ClassVar[tuple[str, ...]] = ()
     """Names of buffers that summarize the unlabeled images of many steps, such as a running mean of
-    predictions. They return to their initial values when ``--drop-strangers`` first leaves images
-    out: from then on, the batches have other classes."""
+    predictions. They return to their initial values when ``--drop-strangers`` starts to leave
+    images out: from then on, the batches have other classes."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__()
