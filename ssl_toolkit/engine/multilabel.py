@@ -8,7 +8,7 @@ from torch import Tensor
 from ssl_toolkit import registry
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.engine.own_modules import facts_fault
+from ssl_toolkit.engine.own_modules import declaration_fault
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.interfaces import Algorithm
 
@@ -24,7 +24,7 @@ def check_task(settings: Settings) -> None:
     """
     if settings.algo != AUTO:
         plugin: type[Algorithm] = registry.load("algorithms", settings.algo)
-        if fault := facts_fault(plugin):
+        if fault := declaration_fault(plugin):
             raise PluginError(f"algorithm {settings.algo!r}: {fault}")
         if settings.task not in plugin.tasks:
             raise ConfigError(

@@ -98,7 +98,7 @@ def interval_fault(algorithm: Algorithm) -> str:
     return "" if valid else f"scan_every is {interval!r}, not a whole number of at least 0"
 
 
-def facts_fault(kind: type[Algorithm]) -> str:
+def declaration_fault(kind: type[Algorithm]) -> str:
     """Return what is wrong with `tasks`, `addon_hooks` or `metrics` of a class, or ""."""
     for attribute, known in (("tasks", get_args(Task)), ("addon_hooks", HOOKS)):
         names = getattr(kind, attribute)
@@ -107,6 +107,9 @@ def facts_fault(kind: type[Algorithm]) -> str:
     metrics = kind.metrics
     if not isinstance(metrics, tuple) or not all(isinstance(one, Metric) for one in metrics):
         return f"metrics is {metrics!r}, not a tuple of Metric"
+    names = [metric.name for metric in metrics]
+    if len(names) > len({*names}):
+        return f"metrics declares a name twice: {', '.join(names)}"
     return ""
 
 

@@ -80,6 +80,7 @@ def choose_next(
     budget: int,
     method: Method = "kmeans",
     labels: str | os.PathLike[str] | None = None,
+    data: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     backbone: str = BACKBONE,
     weights: str | os.PathLike[str] | None = None,
@@ -105,6 +106,7 @@ def choose_next(
             use the predictions of the run, or of a linear probe on the labels.
         labels: Path to a labels file: only its images have a label, and those with an empty one
             are skipped. None for the labels of the data or of the run.
+        data: Path to the images of the run, if they were moved.
         root: Folder that the paths of a manifest are relative to.
         backbone: Pre-trained backbone of the features; not used for a run.
         weights: Path to its weights; None for the published ones.
@@ -127,10 +129,12 @@ def choose_next(
     file = None if labels is None else Path(labels)
     threads = min(os.cpu_count() or 1, 8) if workers is None else workers
     if RunFolder(path).summary.is_file():
-        pool = pool_of_run(path, file, progress)
+        pool = pool_of_run(path, file, None if data is None else Path(data), progress)
         _check(pool, method, path, file, has_model=True)
         model = load_model(path, device)
         embedding = _by_model(model, pool, batch_size, progress)
+    elif data is not None:
+        raise ConfigError(f"--data is for a run, and {display_path(path)} is none; leave it out")
     else:
         size = image_size or own_image_size(backbone) or DEFAULT_SIZE
         base = None if root is None else Path(root)

@@ -83,12 +83,15 @@ def has_unlabeled(table: ImageTable) -> bool:
     return len(labels_of_data(table)) + held_out < len(table.keys)
 
 
-def pool_of_run(run: Path, labels: Path | None, progress: Progress | None = None) -> Pool:
+def pool_of_run(
+    run: Path, labels: Path | None, data: Path | None = None, progress: Progress | None = None
+) -> Pool:
     """Return the pool of a run.
 
     Args:
         run: Folder of the run.
         labels: Path to a labels file that replaces the labeled images of the run; None for these.
+        data: Path to its images, if they were moved.
         progress: Called while images are decoded.
 
     Raises:
@@ -96,7 +99,7 @@ def pool_of_run(run: Path, labels: Path | None, progress: Progress | None = None
             run is one of several classes per image.
     """
     folder = RunFolder(run)
-    settings = folder.reopen().settings
+    settings = folder.reopen(data).settings
     if settings.task == "multilabel":
         raise ConfigError(
             f"{display_path(run)}: trained with --task multilabel; images to label next are chosen "

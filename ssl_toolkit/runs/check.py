@@ -157,7 +157,8 @@ class _Checker:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 self._fault(f"{name}: damaged ({reason[:200]})")
             except ToolkitError as error:
-                self._result.faults += error.messages
+                for message in error.messages:
+                    self._fault(message)
 
     def _data(self) -> None:
         """Check the data, if it is found."""
@@ -173,7 +174,8 @@ class _Checker:
                 self._result.data = error.messages[0]
 
     def _fault(self, text: str) -> None:
-        self._result.faults.append(text)
+        if text not in self._result.faults:  # several checks read the record and the split
+            self._result.faults.append(text)
 
     def _equal(self, name: str, value: Any, expected: Any, other: str) -> None:
         if value != expected:

@@ -90,11 +90,8 @@ def declares_metrics(subject: Subject) -> None:
     Why: the report takes title, definition and reduction of a metric from its declaration.
     Cause: a list or a tuple of names, or a metric that is declared twice.
     """
-    metrics = subject.plugin.metrics
-    valid = isinstance(metrics, tuple) and all(isinstance(metric, Metric) for metric in metrics)
-    require(valid, f"metrics is {metrics!r}, not a tuple of Metric")
-    names = [metric.name for metric in metrics]
-    require(len(names) == len({*names}), f"metrics declares a name twice: {listed(names)}")
+    fault = declaration_fault(subject.plugin)
+    require(not fault.startswith("metrics"), fault)
 
 
 def declares_own_modules(subject: Subject) -> None:

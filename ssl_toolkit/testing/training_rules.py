@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.context import total_loss
-from ssl_toolkit.engine.own_modules import facts_fault, interval_fault
+from ssl_toolkit.engine.own_modules import declaration_fault, interval_fault
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
 from ssl_toolkit.testing.rules import require
@@ -132,7 +132,7 @@ def supports_declared_tasks(subject: Subject) -> None:
     Cause: a string instead of a frozenset, or a softmax, cross-entropy or mask (U,) for all tasks.
     """
     tasks = subject.plugin.tasks
-    fault = facts_fault(subject.plugin)
+    fault = declaration_fault(subject.plugin)
     require(not fault.startswith("tasks"), fault)
     if "multilabel" not in tasks:
         return

@@ -208,6 +208,11 @@ def test_a_run_on_features(groups: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert {row["guess"] for row in table(done.stdout)} <= {"a", "b", "c"}
         assert "2 of 56 images to label next" in done.stderr
+    again = ("label", "next", run, "--budget", 2, "--method", method)
+    moved = groups.rename(tmp_path / "moved.npz")
+    assert "pool.npz" in refusal("label", "next", run, "--budget", 2)
+    assert call(*again, "--data", moved).stdout == done.stdout
+    assert "--data is for a run" in refusal(*again[:2], moved, *again[3:], "--data", moved)
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("task: multiclass", "task: multilabel"))
     assert "--task multilabel" in refusal("label", "next", run, "--budget", 2)

@@ -25,6 +25,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     help="Path to a .csv with the columns path and label of the images labeled so far; an empty "
     "label marks a skipped image (default: the labels of the data, or of the run).",
 )
+@click.option("--data", type=PATH, help="Path to the images of RUN, if they were moved.")
 @setting_option(
     "backbone", help="pre-trained backbone of the features", default="tf_efficientnet_lite0"
 )
