@@ -39,8 +39,8 @@ from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows, classes_of
 from ssl_toolkit.data.splits.strangers import with_strangers
-from ssl_toolkit.errors import ConfigError, DataError
-from ssl_toolkit.interfaces import Dataset, ImageTable, Part
+from ssl_toolkit.errors import ConfigError, DataError, PluginError
+from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
 from ssl_toolkit.text import display_path, summarize
 
 _FOLDERS_OF_FILES = frozenset((*PARTS, "data"))  # that may hold shards and parquet files
@@ -376,4 +376,7 @@ def named_dataset(name: str | None) -> Dataset:
         dataset = registry.load("datasets", prefix).from_name(rest)
     else:
         dataset = registry.load("datasets", name)()
+    if not isinstance(dataset.defaults, DatasetDefaults):
+        kind = type(dataset.defaults).__name__
+        raise PluginError(f"dataset {name!r}: defaults is a {kind}, not DatasetDefaults(...)")
     return dataset

@@ -9,8 +9,8 @@ from typing import Any, get_args
 from torch import nn
 
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.interfaces import Algorithm, Metric, Task
-from ssl_toolkit.interfaces.composition import HOOKS
+from ssl_toolkit.interfaces import AddOn, Algorithm, Metric, Task
+from ssl_toolkit.interfaces.composition import HOOKS, Composition
 
 
 class AveragedModules:
@@ -91,9 +91,11 @@ def own_modules_fault(algorithm: Algorithm) -> str:
     return ""
 
 
-def interval_fault(algorithm: Algorithm) -> str:
-    """Return what is wrong with `scan_every`, or ""."""
-    interval = algorithm.scan_every
+def interval_fault(part: Algorithm | AddOn) -> str:
+    """Return what is wrong with `scan_every` of an algorithm and its add-ons, or ""."""
+    if isinstance(part, Composition):
+        return interval_fault(part.base) or interval_fault(part.addon)
+    interval = part.scan_every
     valid = isinstance(interval, int) and interval >= 0
     return "" if valid else f"scan_every is {interval!r}, not a whole number of at least 0"
 

@@ -16,7 +16,7 @@ from ssl_toolkit.config.merging import deep
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces.addon_context import contexts_of
-from ssl_toolkit.interfaces.algorithms import Algorithm, FeatureAlgorithm, StepOutput
+from ssl_toolkit.interfaces.algorithms import Algorithm, FeatureAlgorithm, Loss, StepOutput
 from ssl_toolkit.interfaces.augmenters import Augmenter
 from ssl_toolkit.interfaces.context import Context, ForwardOutput
 from ssl_toolkit.interfaces.tasks import TaskInfo
@@ -73,7 +73,7 @@ class Composition(Algorithm):
         """Return the losses of the algorithm and those of the add-on.
 
         Raises:
-            PluginError: Both have a loss of the same name.
+            PluginError: The add-on returned something else, or a loss that the algorithm has.
         """
         inner, own = contexts_of(ctx, self.base, self.addon, self.addon_name, batch)
         output = self.base.step(self._of_base(batch), inner)
@@ -84,6 +84,12 @@ class Composition(Algorithm):
             raise PluginError(
                 f"losses of add-on {self.addon_name!r} returned {losses!r} instead of a dict"
             )
+        for name, loss in losses.items():
+            if not isinstance(loss, Loss):
+                raise PluginError(
+                    f"losses of add-on {self.addon_name!r} returned {name!r} as a "
+                    f"{type(loss).__name__} instead of a Loss(value, weight)"
+                )
         if clash := sorted(losses.keys() & output.losses.keys()):
             raise PluginError(
                 f"losses of add-on {self.addon_name!r} returned {clash[0]!r}, which is a loss of "

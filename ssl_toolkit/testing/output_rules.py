@@ -11,11 +11,11 @@ from torch import Tensor
 from ssl_toolkit.config.run_defaults import check_run_defaults
 from ssl_toolkit.engine.compatibility import views_fault
 from ssl_toolkit.engine.context import total_loss
-from ssl_toolkit.engine.own_modules import own_modules_fault
+from ssl_toolkit.engine.own_modules import declaration_fault, own_modules_fault
 from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import WrongOutputError, check_output
 from ssl_toolkit.errors import PluginError
-from ssl_toolkit.interfaces import ForwardOutput, Metric
+from ssl_toolkit.interfaces import ForwardOutput
 from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws

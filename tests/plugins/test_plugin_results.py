@@ -88,7 +88,8 @@ def dataset(fields: dict[str, Any]) -> type[Dataset]:
         return table(**fields)
 
     defaults = DatasetDefaults(image_size=8, batch_size=4, labels_per_class=2)
-    return type("Mistaken", (Dataset,), {"load": load, "defaults": defaults})
+    members = {"load": load, "defaults": fields.pop("defaults", defaults)}
+    return type("Mistaken", (Dataset,), members)
 
 
 RUNS: dict[str, tuple[str, Callable[[dict[str, Any]], type], dict[str, Any]]] = {
@@ -186,6 +187,13 @@ def rebinding(self: Any, batch: Any, ctx: Any) -> StepOutput:
             "weigh_labels of add-on Mistaken returned the shape () instead of (4,)",
         ),
         ("addons", {"losses": lambda self, batch, ctx, output: None}, "returned None instead of"),
+        (
+            "addons",
+            {"losses": lambda self, batch, ctx, output: {"own": torch.zeros(())}},
+            "losses of add-on 'mistaken' returned 'own' as a Tensor instead of a Loss",
+        ),
+        ("addons", {"scan_every": 1.5}, "scan_every is 1.5, not a whole number"),
+        ("datasets", {"defaults": {"image_size": 8}}, "defaults is a dict, not DatasetDefaults("),
         ("backbones", {"feature_dim": 9}, "forward of backbone Mistaken returned the shape"),
         (
             "datasets",
