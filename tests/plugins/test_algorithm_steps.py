@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from loss_forms import fixmatch_loss
+from pydantic import ValidationError
 from ssl_toolkit_fixmatch import FixMatch
 from ssl_toolkit_mixmatch import MixMatch, MixMatchEnhanced
 from ssl_toolkit_simple import SimPLE
@@ -200,7 +201,7 @@ def test_fully_supervised_needs_the_hidden_labels() -> None:
 
 
 def test_fixmatch_can_predict_in_a_separate_forward() -> None:
-    algorithm = build(FixMatch, confidence_threshold=0.34, weak_in_graph=False)
+    algorithm = build(FixMatch, confidence_threshold=0.34, forward="separate")
     batch = make_batch(algorithm)
     ctx = FakeContext()
     output = algorithm.step(batch, ctx)
@@ -218,13 +219,28 @@ def test_fixmatch_can_predict_in_a_separate_forward() -> None:
     torch.testing.assert_close(output.pseudo_labels.probs, weak.softmax(dim=-1))
 
 
-def test_both_forms_of_fixmatch_are_equal_without_batchnorm() -> None:
+@pytest.mark.parametrize("form", ["separate", "selective"])
+def test_the_forms_of_fixmatch_are_equal_without_batchnorm(form: str) -> None:
     values, gradients = [], []
-    for weak_in_graph in (True, False):
+    for forward in ("joint", form):
         ctx = FakeContext(normalized=False)
-        output, _ = run(FixMatch, ctx, confidence_threshold=0.0, weak_in_graph=weak_in_graph)
+        output, _ = run(FixMatch, ctx, confidence_threshold=0.34, forward=forward)
+        assert output.pseudo_labels is not None
+        used = int(output.pseudo_labels.mask.sum())
+        assert 0 < used < 28
+        assert ctx.calls[-1][1] == {"joint": 60, "separate": 32, "selective": 4 + used}[forward]
         objective(output).backward()
         values.append(objective(output).detach())
         gradients.append(ctx.live.conv.weight.grad)
     torch.testing.assert_close(*values)
     torch.testing.assert_close(*gradients)
+
+
+def test_without_confident_image_fixmatch_trains_on_the_labels_alone() -> None:
+    ctx = FakeContext()
+    output, _ = run(FixMatch, ctx, confidence_threshold=1.0, forward="selective")
+    assert ctx.calls[-1] == ("forward", 4, True)
+    assert output.losses["unsupervised"].value == 0
+    objective(output).backward()
+    with pytest.raises(ValidationError, match="not with forward=selective"):
+        FixMatch.Config(forward="selective", interleaved=True)

@@ -130,7 +130,7 @@ VARIANTS = {
     ],
     "mixmatch": [{"mixup_per": "batch"}, {"pseudo_labels_from": "model", "weak_views": 3}],
     "mixmatch_enhanced": [{"train_on": "strong", "strong_views": 2}],
-    "fixmatch": [{"weak_in_graph": False, "confidence_threshold": 0.9}],
+    "fixmatch": [{"forward": "separate", "confidence_threshold": 0.9}, {"forward": "selective"}],
     "supervised": [{"strong": True}],
     "remixmatch": [{"temperature": 0.9, "strong_views": 1}],
     "flexmatch": [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,8 +33,8 @@ class FixMatch(Algorithm):
     """Train strong views on the hard labels of confident weak views of the same images.
 
     Labeled, weak and strong images share one forward pass in train mode, so BatchNorm sees all of
-    them; pseudo labels come from the live model, not the teacher. Without `weak_in_graph` the weak
-    images have a separate forward pass, in train mode and without gradient.
+    them; pseudo labels come from the live model, not the teacher. `forward` has cheaper forms, with
+    which the weak images have a forward pass of their own, in train mode and without gradient.
     """
 
     family: ClassVar[str] = "thresholds"
@@ -62,11 +63,12 @@ class FixMatch(Algorithm):
             help="deal the images out before the joint forward; matters where devices share it",
             source="False: the order changes nothing on one device; well-known port: True",
         )
-        weak_in_graph: bool = option(
-            True,
-            help="compute pseudo labels in the forward that trains; false: in a separate one, a "
-            "third faster, by the BatchNorm statistics of the weak images alone, not kept",
-            source="True: FixMatch's code",
+        forward: Literal["joint", "separate", "selective"] = option(
+            "joint",
+            help="joint: weak and strong views share a forward pass; separate: the weak ones have "
+            "one before, without gradient, by BatchNorm statistics of their own, not kept; "
+            "selective: the same, and strong views whose pseudo label has no weight have none",
+            source="joint: FixMatch's code; the others are faster",
         )
         unlabeled_ratio: int = option(
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="paper, sec. 4"
@@ -85,6 +87,12 @@ class FixMatch(Algorithm):
             help="exponent t of the expected class shares: 1 for the shares, 0 for even ones",
             source="1: ReMixMatch; CReST+, sec. 3.3: from 1 to 0.5 over its generations",
         )
+
+        @model_validator(mode="after")
+        def _check_order(self) -> Self:
+            if self.interleaved and self.forward == "selective":
+                raise ValueError("interleaved deals out equal groups: not with forward=selective")
+            return self
 
     profiles: ClassVar[Mapping[str, Any]] = {
         "reference": {**GOOGLE_SETTINGS, "labeled_in_pool": True, "options": {"interleaved": True}}
@@ -110,17 +118,26 @@ class FixMatch(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Return l_s + lambda_u · l_u, eqs. 3-4."""
         c = self.config
-        labeled, weak, strong = map(at_least_float32, self._logits(batch, ctx))
-        probs = weak.detach().softmax(dim=-1)
+        labeled_images, strong_images = batch.labeled_weak[0], batch.unlabeled_strong[0]
+        if c.forward == "joint":
+            labeled, weak, strong = self._logits(
+                ctx, labeled_images, batch.unlabeled_weak[0], strong_images
+            )
+        else:
+            weak = ctx.view_logits(batch.unlabeled_weak, by="model")[0]
+        probs = at_least_float32(weak.detach()).softmax(dim=-1)
         if c.align_exponent:
             probs = self._align(probs, ctx).log().softmax(dim=-1)
         probs = ctx.refine(probs)
-
-        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         confidence, pseudo_labels = probs.max(dim=-1)
         weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
-        losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
-        unsupervised = (losses * weights).sum() / len(weights)  # eq. 4: all rows are in the divisor
+
+        used = weights.nonzero()[:, 0] if c.forward == "selective" else slice(None)
+        if c.forward != "joint":
+            labeled, strong = self._logits(ctx, labeled_images, strong_images[used])
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
+        losses = F.cross_entropy(strong, pseudo_labels[used], reduction="none") * weights[used]
+        unsupervised = losses.sum() / len(weights)  # eq. 4: all rows are in the divisor
         return StepOutput(
             losses={
                 "supervised": Loss(ctx.weigh_labels(supervised).mean()),  # eq. 3
@@ -142,18 +159,12 @@ class FixMatch(Algorithm):
         shares = shares / shares.sum()
         return align_distribution(probs, shares, mean, self.config.align_exponent)
 
-    def _logits(self, batch: Batch, ctx: Context) -> tuple[Tensor, ...]:
-        """Return the logits of the labeled, the weak and the strong views."""
-        c = self.config
-        groups = [batch.labeled_weak[0], batch.unlabeled_strong[0]]
-        if c.weak_in_graph:
-            groups.insert(1, batch.unlabeled_weak[0])
-        else:
-            weak = ctx.view_logits(batch.unlabeled_weak, by="model")[0]
+    def _logits(self, ctx: Context, *groups: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits of groups of images by a joint forward pass."""
         images, sizes = torch.cat(groups), [len(group) for group in groups]
-        if c.interleaved:
+        if self.config.interleaved:
             logits = ctx.model(interleave_rows(images, len(images) // sizes[0]))
-            parts = torch.split(interleave_rows(logits, sizes[0]), sizes)
+            logits = interleave_rows(logits, sizes[0])
         else:
-            parts = torch.split(ctx.model(images), sizes)
-        return parts if c.weak_in_graph else (parts[0], weak, parts[1])
+            logits = ctx.model(images)
+        return torch.split(at_least_float32(logits), sizes)
