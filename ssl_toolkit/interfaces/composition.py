@@ -80,16 +80,11 @@ class Composition(Algorithm):
         if not isinstance(output, StepOutput):
             return output  # the engine reports it
         losses = self.addon.losses(batch, own, output)
-        if not isinstance(losses, Mapping):
+        named = losses if isinstance(losses, Mapping) else {"": losses}
+        if wrong := [type(one).__name__ for one in named.values() if not isinstance(one, Loss)]:
             raise PluginError(
-                f"losses of add-on {self.addon_name!r} returned {losses!r} instead of a dict"
+                f"losses of add-on {self.addon_name!r} returned {wrong[0]}, not a dict of Loss"
             )
-        for name, loss in losses.items():
-            if not isinstance(loss, Loss):
-                raise PluginError(
-                    f"losses of add-on {self.addon_name!r} returned {name!r} as a "
-                    f"{type(loss).__name__} instead of a Loss(value, weight)"
-                )
         if clash := sorted(losses.keys() & output.losses.keys()):
             raise PluginError(
                 f"losses of add-on {self.addon_name!r} returned {clash[0]!r}, which is a loss of "

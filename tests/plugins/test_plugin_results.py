@@ -186,11 +186,11 @@ def rebinding(self: Any, batch: Any, ctx: Any) -> StepOutput:
             {"weigh_labels": lambda self, losses, batch, ctx: losses.mean()},
             "weigh_labels of add-on Mistaken returned the shape () instead of (4,)",
         ),
-        ("addons", {"losses": lambda self, batch, ctx, output: None}, "returned None instead of"),
+        ("addons", {"losses": lambda self, batch, ctx, output: None}, "NoneType, not a dict of Loss"),
         (
             "addons",
             {"losses": lambda self, batch, ctx, output: {"own": torch.zeros(())}},
-            "losses of add-on 'mistaken' returned 'own' as a Tensor instead of a Loss",
+            "losses of add-on 'mistaken' returned Tensor, not a dict of Loss",
         ),
         ("addons", {"scan_every": 1.5}, "scan_every is 1.5, not a whole number"),
         ("datasets", {"defaults": {"image_size": 8}}, "defaults is a dict, not DatasetDefaults("),
