@@ -164,7 +164,7 @@ class ModelSettings(Options):
     head_init: Literal["auto", "random", "zero", "probe"] = option(
         "auto",
         help="initial weights of the head; probe: those of a logistic regression on the labeled "
-        "features; auto: probe when pre-trained, else random",
+        "features; auto: probe with a frozen backbone, zero when fine-tuning, else random",
         source="docs/results/pretrained.md",
     )
     probe: bool | Auto = option(
