@@ -122,6 +122,14 @@ def test_rows_below_supervised_training_are_named(monkeypatch: pytest.MonkeyPatc
     assert "No table" in "\n".join(measured.sections_of("uda", "generated/algorithms/uda"))
 
 
+def test_the_sentence_before_a_table_introduces_it() -> None:
+    text = (
+        "# One\n\nOther lines. Test accuracy\nof 2 seeds, torch 2.1:\n\n| row | mean |\n|---|---|\n"
+    )
+    (table,) = measured._tables_of("results/a.md", text)
+    assert table.label == "Test accuracy of 2 seeds, torch 2.1:"
+
+
 def test_docstrings_become_markdown() -> None:
     text = docstrings.markdown(
         """Return a * b, see `f` (https://a.org/b_c), arXiv:1905.02249.

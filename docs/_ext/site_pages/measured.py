@@ -21,6 +21,7 @@ OTHER = re.compile(r"difference|seconds|step|AUROC|among|correct")
 """Columns of a table with accuracies that have other numbers."""
 VALUE = re.compile(r"\**(\d+\.\d+)")
 MEAN = re.compile(rf"{VALUE.pattern}\** ±")
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9*`])")
 BASELINE = "supervised"
 
 
@@ -31,7 +32,7 @@ class Table:
     page: str
     heading: str
     label: str
-    """The line that introduces the table, if it ends with a colon."""
+    """The sentence that introduces the table, if it ends with a colon."""
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     """Cells; an empty first one, which continues the row above, is filled."""
@@ -95,6 +96,7 @@ def tables() -> tuple[Table, ...]:
 
 def _tables_of(page: str, text: str) -> Iterator[Table]:
     heading = label = ""
+    paragraph: list[str] = []
     lines: list[tuple[str, ...]] = []
     for line in [*FENCED.sub("", text).splitlines(), ""]:
         if match := HEADING.match(line):
@@ -107,7 +109,12 @@ def _tables_of(page: str, text: str) -> Iterator[Table]:
         if lines and (page in RESULTS or any(map(ACCURACY.search, lines[0]))):
             yield Table(page, heading, label, lines[0], tuple(lines[2:]))
         lines = []
-        label = line if line.endswith(":") else "" if line else label
+        if line:
+            paragraph.append(line)
+            last = SENTENCE.split(" ".join(paragraph))[-1]
+            label = last if last.endswith(":") else ""
+        else:
+            paragraph = []
 
 
 def sections_of(name: str, docname: str) -> Iterator[str]:
