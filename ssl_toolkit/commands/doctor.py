@@ -12,7 +12,7 @@ from ssl_toolkit.commands.screen import echo_wrapped
 from ssl_toolkit.errors import one_line
 
 EXTRAS = {
-    "hf": "reads Parquet files and saved data sets of Hugging Face",
+    "hf": "reads Parquet files, such as those of Hugging Face",
     "onnx": "writes ONNX files (`export --format onnx`)",
     "demo": "adds an example data set and small pre-trained weights, without a download",
     "test": "runs the tests",
