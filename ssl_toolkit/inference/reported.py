@@ -35,6 +35,8 @@ def reported_algorithm(state: dict[str, Any]) -> dict[str, Tensor]:
         state: result of `load_checkpoint`.
     """
     averages = (state.get("averaged") or {}).get("module", {})
+    # Names of averaged modules have slashes in place of dots (see `by_path`).
+    averages = {name.replace("/", "."): value for name, value in averages.items()}
     values = {**state.get("algorithm_state", {}), **averages}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 

@@ -191,6 +191,10 @@ def _check_rectangle(backbone: Backbone, name: str, size: Size, channels: int) -
     backbone.train()
 
 
+DESCRIBED = ("backbone", "channels", "task", "arguments", "stages", "lora", "classes", "image_size")
+"""Keys that `rebuild` takes."""
+
+
 def describe(classifier: Classifier, name: str) -> dict[str, Any]:
     """Return ``backbone``, ``channels``, ``task``, ``arguments``, ``stages``, ``lora``.
 

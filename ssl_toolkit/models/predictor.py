@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ssl_toolkit.errors import ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Algorithm, ForwardOutput, TaskInfo
 from ssl_toolkit.interfaces.results import check_tensor
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
-from ssl_toolkit.models.factory import rebuild
+from ssl_toolkit.models.factory import DESCRIBED, rebuild
 
 METHODS = ("predict", "stranger_scores")
 """Methods of `Algorithm` that a model uses."""
@@ -201,7 +202,9 @@ def restore_predictor(
             key: tuple(value) if isinstance(value, list) else value
             for key, value in description["task"].items()
         }
-        task = TaskInfo(**values, model_factory=lambda pretrained: rebuild(config)[0])
+        # Can be pickled, and does not keep the weights of a checkpoint.
+        network = {key: config[key] for key in DESCRIBED if key in config}
+        task = TaskInfo(**values, model_factory=partial(_new_model, network))
         with torch.random.fork_rng(devices=[]):
             algorithm = plugin(plugin.Config(**description["options"]), task)
         _load(algorithm, state)
@@ -214,6 +217,10 @@ def restore_predictor(
             f"{type(error).__name__}: {reason}"
         ) from error
     return Predictor(classifier, algorithm, name).eval()
+
+
+def _new_model(description: Mapping[str, Any], pretrained: bool) -> Classifier:
+    return rebuild(description)[0]
 
 
 def _load(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -141,6 +142,25 @@ def test_a_checkpoint_predicts_like_the_run_that_wrote_it(
             expected = trainer.predictor.eval()(_pixels(images)).logits.softmax(dim=-1).numpy()
     found = load_model(folder, "cpu").predict(sorted(images.iterdir()))
     assert np.abs(found - expected).max() < 1e-6
+
+
+def test_a_checkpoint_has_the_averages_of_an_addon(images: Path, tmp_path: Path) -> None:
+    """Without validation images, `evaluate` reads the last checkpoint."""
+    keys = KEYS | {"algo": "supervised+abc", "val_fraction": 0.0, "steps": 2}
+    del keys["projected"]
+    ssl_toolkit.train(keys | {"output": str(tmp_path / "run")})
+    found = ssl_toolkit.evaluate(tmp_path / "run").test
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert found is not None
+    assert found.nll == pytest.approx(summary["test"]["nll"])
+    expected = load_model(tmp_path / "run", "cpu")
+    shutil.rmtree(tmp_path / "run" / "model")
+    opened = load_model(tmp_path / "run", "cpu")
+    paths = sorted(images.iterdir())
+    np.testing.assert_allclose(opened.predict(paths), expected.predict(paths), atol=1e-6)
+    content = pickle.dumps(opened)  # as scikit-learn stores estimators
+    assert np.array_equal(pickle.loads(content).predict(paths), opened.predict(paths))
+    assert len(content) < (tmp_path / "run" / "checkpoints" / "last.pt").stat().st_size / 2
 
 
 PROGRAM = """
