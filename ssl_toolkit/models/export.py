@@ -19,6 +19,7 @@ from ssl_toolkit.interfaces import ChannelStatistics, Task
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.factory import describe, rebuild
 from ssl_toolkit.models.feature_input import input_text
+from ssl_toolkit.models.heads import FeatureHead
 from ssl_toolkit.models.predictor import Predictor, restore_predictor
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 
@@ -46,7 +47,8 @@ def export_model(
     weights of other backbones have the keys
     ``backbone.…`` and ``head.…``. `load_exported` opens all of them. ``input`` and ``output`` of
     the configuration describe the network's input and output. Each file is replaced atomically.
-    timm can't open a model whose algorithm overrides `Algorithm.predict`.
+    timm can't open a model whose algorithm overrides `Algorithm.predict`, nor one with a
+    `FeatureHead` or with features of stages.
 
     Args:
         model: The classifier, not wrapped by a compiler or for several processes.
@@ -104,6 +106,8 @@ def export_model(
         config["predict"] = predict
         _write_tensors(folder / ALGORITHM, algorithm_state)
     by_head = predict is None or "predict" not in predict["methods"]
+    if isinstance(classifier.head, FeatureHead) or backbone.used_stages:
+        by_head = False  # timm's models have neither
     if by_head and backbone.timm_module:
         timm_config = {
             "architecture": backbone_name.rpartition(":")[2],
@@ -278,7 +282,7 @@ def _timm_model(classifier: Classifier, image_size: Size) -> nn.Module | None:
 
     backbone = classifier.backbone
     assert isinstance(backbone, TimmBackbone)
-    if not isinstance(classifier.head, nn.Linear) or backbone.used_stages:
+    if not isinstance(classifier.head, nn.Linear):
         return None
     try:
         # A new model draws random weights, which the trained ones then replace.

@@ -133,6 +133,15 @@ def test_the_path_of_an_export(wide: Path) -> None:
     assert sorted(os.listdir(wide / "export")) == ["model.pt2", "timm"]
 
 
+def test_a_fitted_head_is_not_written_for_timm(tmp_path: Path) -> None:
+    done = call("run", "--algo", "linear_probe", "--backbone", "wrn_10_1", "--output",
+                tmp_path / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "create_model" not in (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
+    assert "architecture" not in load_exported(tmp_path / "run" / "model")[1]
+    assert "timm has no such" in export(tmp_path / "run", "timm").opened_by
+
+
 def test_the_exported_metadata_describes_the_model(wide: Path, tmp_path: Path) -> None:
     path, _ = export(wide, "torch-export", tmp_path / "model.pt2")
     extra = {"metadata.json": ""}
