@@ -162,9 +162,12 @@ def _predict_run(
     summary = folder.read_summary()
     require_completed(folder, summary.status)
     config = folder.reopen()
+    settings = config.settings
     config = config.with_settings(
-        device=device or config.settings.device,
-        eval_batch_size=batch_size or config.settings.eval_batch_size,
+        device=device or settings.device,
+        eval_batch_size=batch_size or settings.eval_batch_size,
+        # In eval mode it changes nothing, and a CPU has no such layer.
+        model=settings.model.model_copy(update={"sync_batchnorm": False}),
     )
     experiment = prepare(config, progress=progress)
     check_classes(experiment.classes, summary.classes, path, config.settings.data)

@@ -134,6 +134,16 @@ def test_batches_change_nothing(run: Path) -> None:
         assert result == {key: expected[key] for key in result}
 
 
+def test_a_run_on_several_gpus_is_evaluated_on_a_cpu(run: Path, tmp_path: Path) -> None:
+    expected = evaluated(run)
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    text = config.read_text("utf-8")
+    config.write_text(text.replace("sync_batchnorm: false", "sync_batchnorm: true"), "utf-8")
+    assert config.read_text("utf-8") != text
+    assert evaluated(tmp_path / "run") == expected
+
+
 def test_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
     own = evaluated(run)["test"]
     assert evaluated(run, "--data", cases / "c00_base") == {"test": own}
