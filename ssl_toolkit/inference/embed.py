@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,7 +98,7 @@ def embed(
         data: as for ``--data``, or a folder of images without labels.
         backbone: a registered name or any timm model.
         weights: a file with weights, such as ``model/model.safetensors`` of a run, whose
-            normalization is used too; None for the published ones.
+            normalization and ``model.args`` are used too; None for the published ones.
         image_size: side length in pixels, or (height, width); None for the backbone's, or 224.
         channels: number of channels; None for 3, or those of arrays.
         bits: bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
@@ -168,6 +169,13 @@ def embed_table(
     if table.pixels.channels != len(mean):
         images = load_images(table, rows, image_size, device, progress)
         mean, std = channel_statistics((images, torch.arange(len(rows))))
+    config: dict[str, Any] = {}
+    if weights is not None:
+        # A model of a run was trained with its own normalization and arguments, in this file.
+        folder = Path(weights) if Path(weights).is_dir() else Path(weights).parent
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            config |= json.loads((folder / "config.json").read_text("utf-8"))
+    own = str(config.get("backbone")).removeprefix("timm:") == backbone.removeprefix("timm:")
     classifier, _ = build_classifier(
         backbone,
         max(2, len(table.classes)),
@@ -178,10 +186,9 @@ def embed_table(
         pretrained=weights is None,
         weights=None if weights is None else Path(weights),
         channels_last=True,
+        arguments=config.get("arguments") if own else None,
     )
-    # A model of a run was trained with its own normalization, which is in the file beside it.
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        config = json.loads(Path(weights or "").with_name("config.json").read_text("utf-8"))
+    with contextlib.suppress(ValueError, LookupError, TypeError):
         if len(config["mean"]) == len(config["std"]) == len(mean):
             classifier.set_statistics(config["mean"], config["std"])
     return network_features(

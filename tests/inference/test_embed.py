@@ -181,7 +181,7 @@ def test_the_normalization_of_a_run_belongs_to_its_weights(tmp_path: Path, chann
     found = embed(
         tmp_path / "other.npz",
         backbone="wrn_10_1",
-        weights=tmp_path / "run" / "model" / "model.safetensors",
+        weights=tmp_path / "run" / "model" / ("model.safetensors" if channels == 3 else ""),
         image_size="8x12",
         device="cpu",
     )
@@ -189,6 +189,25 @@ def test_the_normalization_of_a_run_belongs_to_its_weights(tmp_path: Path, chann
         pixels = torch.from_numpy(images[:4]).movedim(-1, 1).float() / 255
         expected = load_model(tmp_path / "run", "cpu").classifier(pixels).features
     np.testing.assert_allclose(found.features, expected, atol=1e-5)
+
+
+def test_the_arguments_of_a_run_belong_to_its_weights(folder: Path) -> None:
+    given = flags(folder, algo="supervised", labels_per_class=1, test_fraction=0, val_fraction=0)
+    more = ("--image-size", 64, "--set", "model.args.global_pool=max", "--set",
+            "model.stages=0", "--quiet")  # fmt: skip
+    done = call("run", *given, *more, "--output", folder / "run")
+    assert done.returncode == 0, done.stderr
+    weights = folder / "run" / "model" / "model.safetensors"
+    found = embed(
+        folder / "images", backbone="test_resnet", weights=weights, image_size=64, device="cpu"
+    )
+    pixels = [
+        np.array(Image.open(folder / "images" / key).resize((64, 64), 3)) for key in found.keys
+    ]
+    images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
+    with torch.no_grad():
+        expected = load_model(folder / "run", "cpu").classifier(images).features
+    np.testing.assert_allclose(found.features, expected, atol=1e-4)
 
 
 def test_outputs_of_other_kinds_are_refused(folder: Path) -> None:
