@@ -164,6 +164,8 @@ class PoolFilter:
         elif are_many(*self.estimate):
             kept -= stranger_probabilities(scores, validation, self.estimate[0])
         self.weights = (kept > 0.5).float() if self.mode == "hard" else kept
+        if len(scores) and not (self.weights > RARE).any():
+            self.weights[scores.argmin()] = 1  # algorithms need an image of the pool
 
     def state(self) -> dict[str, Any]:
         """Return the scores of the last update."""

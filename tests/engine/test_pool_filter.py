@@ -219,6 +219,16 @@ def test_batches_and_scans_contain_only_selected_images():
     assert torch.equal(batches.pool_mask.nonzero().flatten(), kept)
 
 
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+def test_a_pool_of_strangers_keeps_the_image_of_the_lowest_score(mode):
+    batches = prepare(configure(algo="fixmatch")).trainer.batches
+    scores = 10 + torch.rand(len(batches.images.unlabeled))
+    state = {"scores": scores, "validation_scores": torch.linspace(0, 1, 100)}
+    pool_filter(mode, 6).restore(state, batches)
+    assert [p.tolist() for p, _ in batches.unlabeled_images(100)] == [[int(scores.argmin())]]
+    assert set(batches.draw(0).unlabeled_indices.tolist()) == {int(scores.argmin())}
+
+
 def test_statistics_of_the_pool_start_again_when_images_are_first_left_out(monkeypatch):
     trainer = prepare(configure(algo="remixmatch")).trainer
     statistics = trainer.algorithm.recent_probs
