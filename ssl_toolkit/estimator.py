@@ -34,7 +34,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     Each `fit` is a run of the toolkit (`ssl_toolkit.train`). ``X`` is features (N, D), an array or
     a table; or images: an array (N, H, W, C) or (N, H, W), a tensor (N, C, H, W), a list of paths,
-    Pillow images or arrays. ``y`` is -1 or None for a row without label.
+    Pillow images or arrays. ``y`` is -1 or None for a row without label, or a text that means no
+    label in a manifest, such as ``unlabeled``.
 
     Attributes:
         classes_: (C,) the labels, in the order of the columns of `predict_proba`.
