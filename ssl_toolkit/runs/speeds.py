@@ -35,8 +35,8 @@ SHORT = 2.0
 REPEATED = 2
 """Number of times that a short step is repeated."""
 OF_THE_DATA = (
-    *("data", "labels", "labels_per_class", "num_labels", "split", "classes", "stream_buffer"),
-    *("weights", "minutes"),
+    *("data", "labels", "labels_per_class", "num_labels", "split", "pseudo_labels", "classes"),
+    *("stream_buffer", "weights", "minutes"),
 )
 """Settings that do not apply to noise."""
 
@@ -100,7 +100,7 @@ def measure_speeds(
     cached = transfer is not None and transfer.cached
     fitted = isinstance(trainer.algorithm, FeatureAlgorithm)
     read = plain = view = 0.0
-    if not ready:
+    if not ready and table.features is None:
         read = _reading(table, rows_of(split), config.settings.image_size)
         plain, view = _feature_seconds(trainer, probe=config.settings.pretrained)
     costs, predict = None, 0.0
@@ -126,7 +126,7 @@ def step_seconds(config: ResolvedConfig, table: ImageTable, split: Split) -> flo
 
     Args:
         config: resolved configuration of the run.
-        table: its classes are used, but no images.
+        table: its classes and the format of its images are used, but no images.
         split: numbers of images.
 
     Raises:
@@ -190,13 +190,16 @@ def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer
         levels: Levels = generator.integers(0, pixels.white + 1, shape, dtype=pixels.dtype)
         return levels
 
-    total = int(ends[-1])
+    total, features = int(ends[-1]), None
+    if table.features is not None:
+        features = generator.standard_normal((total, table.features.shape[1]), np.float32)
     random_table = ImageTable(
         classes=table.classes,
         keys=tuple(str(row) for row in range(total)),
         labels=np.arange(total) % classes,
         parts=np.full(total, "pool"),
         read=noise,
+        features=features,
         pixels=pixels,
     )
     resolved = config.with_settings(

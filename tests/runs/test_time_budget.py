@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kill_resume
+import numpy as np
 import pytest
 from in_process import call, refusal
 from PIL import Image
@@ -206,6 +207,29 @@ def test_speeds_are_measured_on_noise_and_leave_nothing(
     factor = 1 if result.on_features else 4
     assert scaled.costs.step == pytest.approx(factor * result.costs.step)
     assert scaled.plain == pytest.approx(4 * result.plain)
+
+
+@pytest.mark.parametrize("of", ["features", "pseudo labels"])
+def test_what_the_data_is_and_what_is_labeled_later_do_not_prevent_it(
+    of: str, data: Path, tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {"pretrained": False, "batch_size": 4, "image_size": 32}
+    if of == "features":
+        path = tmp_path / "features.npz"
+        values = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+        np.savez(path, features=values, labels=np.arange(40) % 2)
+        keys = {"pretrained": False, "backbone": None, "labels_per_class": 2}
+    else:
+        path, keys["backbone"] = data, "timm:test_resnet"
+        key = next(path for path in (data / "unlabeled").iterdir()).relative_to(data)
+        label = next((data / "labeled").iterdir()).name
+        (tmp_path / "pseudo.csv").write_text(f"path,label\n{key},{label}\n")
+        keys["pseudo_labels"] = str(tmp_path / "pseudo.csv")
+    config = resolve_config(configured(path, **keys))[0]
+    table, split, _ = split_of(load_table(config.settings, lazily=True), config.settings)
+    result = measure_speeds(config, table, split, ready=False)
+    assert result.costs is not None
+    assert result.costs.step > 0
 
 
 # --- runs ------------------------------------------------------------------------------------
