@@ -120,14 +120,17 @@ def check_same_config(folder: RunFolder, config: RunConfig) -> None:
     """
     record = folder.read_record()
     config = without_auto(config, record.auto)
-    if record.minutes is not None and record.minutes.minutes == config.settings.minutes:
+    messages, minutes = list[str](), config.settings.minutes
+    if record.minutes is not None and minutes is not None:
         config = with_fit(config, record.minutes)
+        if minutes != record.minutes.minutes:
+            messages.append(f"minutes is {record.minutes.minutes:g} there, {minutes:g} here")
     stored = dict(flatten(folder.read_config().tree()))
     skipped = {*FREE_ON_RESUME, "devices"}  # each start or resume sets them
     expected = {k: v for k, v in flatten(resolve_config(config)[0].tree()) if k not in skipped}
     if expected[FROM_DATA] is None:
         del expected[FROM_DATA]
-    messages = [
+    messages += [
         f"{key} is {stored.get(key)!r} there, {value!r} here"
         for key, value in expected.items()
         if stored.get(key) != value

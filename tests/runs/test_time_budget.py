@@ -264,7 +264,7 @@ def test_a_run_reuses_the_measurement(tmp_path: Path, monkeypatch: pytest.Monkey
     assert summary(run)["steps"] == chosen["steps"]
     assert call("check-run", run).returncode == 0
     other = (*DIGITS, "--minutes", "9", "--output", run, "--continue")
-    assert "minutes is None there, 9.0 here" in refusal(*other)
+    assert refusal(*other).endswith("configuration: minutes is 0.2 there, 9 here\n")
 
 
 def test_auto_has_half_of_the_time(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
