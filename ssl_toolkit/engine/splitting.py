@@ -13,7 +13,7 @@ from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.splits.imbalance import described
 from ssl_toolkit.data.splits.multilabel import draw_multilabel_split
-from ssl_toolkit.data.splits.pseudo_labels import add_labeled, pseudo_labeled
+from ssl_toolkit.data.splits.pseudo_labels import add_labeled, check_labeled, pseudo_labeled
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split
 from ssl_toolkit.data.splits.strangers import add_strangers, count_strangers, stranger_count
 from ssl_toolkit.errors import DataError
@@ -89,6 +89,8 @@ def split_of(
             f"({len(others):,} are not in it); leave one of them out"
         )
     if rows is not None:
+        if stored is None:  # which does not tell the labels of the data from pseudo labels
+            check_labeled(table, labeled, split.labeled)
         drawn, split = split, add_labeled(table, split, rows, keep=settings.labeled_in_pool is True)
         if stored is not None and len(split.labeled) > len(drawn.labeled):
             stored.check(table)  # of the data without the pseudo labels

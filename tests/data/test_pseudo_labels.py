@@ -90,6 +90,7 @@ def test_an_earlier_split_can_be_extended(plain: Experiment, tmp_path: Path) -> 
         ([("0", "1"), ("0", "1")], "line 3: .* is already in line 2"),
         ([("0", "eleven")], "has the label 'eleven', no class of the data"),
         ([("test", "1")], "names validation or test images"),
+        ([("labeled", "wrong")], "gives labeled images another label: digits/.*; leave their rows"),
     ],
 )
 def test_wrong_files(
@@ -97,6 +98,9 @@ def test_wrong_files(
 ) -> None:
     table, split = plain.table, plain.split
     keys = {"0": table.keys[split.unlabeled[0]], "test": table.keys[split.test[0]]}
+    keys["labeled"] = table.keys[split.labeled[0]]
+    wrong = table.classes[(table.labels[split.labeled[0]] + 1) % 10]
+    rows = [(key, wrong if label == "wrong" else label) for key, label in rows]
     path = written(tmp_path / "l.csv", [(keys.get(key, key), label) for key, label in rows])
     with pytest.raises(DataError, match=message):
         prepared(pseudo_labels=path)

@@ -51,6 +51,25 @@ def pseudo_labeled(table: ImageTable, path: Path) -> tuple[ImageTable, Rows]:
     return replace(table, labels=labels), np.array(sorted(lines), dtype=np.int64)
 
 
+def check_labeled(table: ImageTable, pseudo: ImageTable, rows: Rows) -> None:
+    """Refuse pseudo labels of labeled images that are not their labels.
+
+    Args:
+        table: The images.
+        pseudo: The images with the labels of the file.
+        rows: The labeled images.
+
+    Raises:
+        DataError: Names them.
+    """
+    other = rows[table.labels[rows] != pseudo.labels[rows]]
+    if len(other):
+        names = summarize([table.keys[row] for row in other.tolist()])
+        raise DataError(
+            f"--pseudo-labels gives labeled images another label: {names}; leave their rows out"
+        )
+
+
 def add_labeled(table: ImageTable, split: Split, rows: Rows, *, keep: bool) -> Split:
     """Return the split with more labeled images.
 
