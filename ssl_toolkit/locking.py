@@ -80,9 +80,14 @@ def _hold(path: Path, what: Path) -> ExitStack:
     return stack
 
 
-def clear(folder: Path) -> None:
-    """Remove the content of a folder, except for its lock; links are not followed."""
-    for entry in [*folder.iterdir()]:
+def clear(folder: Path, last: str = "") -> None:
+    """Remove the content of a folder, except for its lock; links are not followed.
+
+    Args:
+        folder: The folder.
+        last: Name of the file by which a folder of this kind is known, which is removed last.
+    """
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == last):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         elif entry.name != LOCK:

@@ -110,7 +110,7 @@ def compare(
         if plan.unmeasured:
             plan = _measured(plan, launchers[-1], interrupts, console)
         if replaced:
-            clear(folder)
+            clear(folder, last=PLAN)
         if left_out := plan.comparison.left_out:
             console.say(describe_left_out(left_out), important=True)
         plan_file, failures = plan.write(), read_failures(folder)

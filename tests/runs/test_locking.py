@@ -178,6 +178,18 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
+def test_a_folder_is_known_until_it_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "stages.yaml", "z"):
+        (tmp_path / name).touch()
+    removed: list[str] = []
+    monkeypatch.setattr(Path, "unlink", lambda path: removed.append(path.name))
+    clear(tmp_path, last="stages.yaml")
+    assert removed[-1] == "stages.yaml"
+    assert len(removed) == 3
+
+
 def test_clearing_keeps_the_lock_and_what_links_point_to(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     for path in (outside, folder / "deep" / "er"):
