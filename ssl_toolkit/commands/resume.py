@@ -38,6 +38,9 @@ def _resume_stages(folder: Path, changes: list[object], quiet: bool) -> int:
     from ssl_toolkit.stages.run import reopen, run_stages
 
     if any(change is not None for change in changes):
-        raise ConfigError("stages are resumed as they are; leave the other options out")
+        raise ConfigError(
+            "stages are resumed as they are; leave the other options out (if the data was moved, "
+            "put a link to it at its old place)"
+        )
     result = run_stages(reopen(folder), resumed=True, console=Console(quiet=quiet))
     return STATUS[result.signal] if result.signal else 0

@@ -120,6 +120,11 @@ def _validate(
 ) -> StagesConfig:
     trees = merge([layer.only({KEY}) for layer in layers])[0].get(KEY)
     layers = [layer.without({KEY}) for layer in layers]
+    for layer in over:
+        if KEY in layer.tree:
+            raise ConfigError(
+                f"{layer.origin}: flags and --set apply to all stages; change one in its file"
+            )
     if not isinstance(trees, dict) or not all(isinstance(t or {}, dict) for t in trees.values()):
         raise ConfigError(f"{origin}: must be a map of stages, each a map of keys")
     if not trees:
@@ -203,6 +208,8 @@ def _wrong_sources(
         yield f"{where}.labels_from: a stage is given twice; give each once"
     if sources.labels_from and config.settings.pseudo_labels:
         yield f"{where}: labels_from and pseudo_labels are both given; leave one out"
+    if sources.labels_from and config.settings.task == "multilabel":
+        yield f"{where}: labels_from supports --task multiclass only; leave it out"
     if sources.weights_from and config.settings.weights:
         yield f"{where}: weights_from and weights are both given; leave one out"
     if sources.labels_from and config.settings.stream_buffer is not None:

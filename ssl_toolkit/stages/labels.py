@@ -12,6 +12,7 @@ from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.inference.evaluate import predict_rows
 from ssl_toolkit.inference.model import load_model
 from ssl_toolkit.inference.pseudo_label import MANIFEST
@@ -38,11 +39,16 @@ def write_labels(
         sources: Folders of the completed runs whose models label the pool.
         options: Threshold, fraction and rebalance.
         console: Shows the progress.
+
+    Raises:
+        ConfigError: No image is left without a label, and the algorithm learns from such images.
     """
     experiment = prepare(config, progress=console.reading)
     table, split, settings = experiment.table, experiment.split, experiment.config.settings
+    # With `labeled_in_pool`, the pool has the labeled images too, which keep their labels.
+    pool = split.unlabeled[~np.isin(split.unlabeled, split.labeled)]
     votes = [
-        probabilities(source, table, split.unlabeled, settings.eval_batch_size, settings.device)
+        probabilities(source, table, pool, settings.eval_batch_size, settings.device)
         for source in sources
     ]
     mean: Probabilities = np.mean(np.stack(votes), axis=0)
@@ -50,8 +56,15 @@ def write_labels(
     confidences = np.asarray(mean.max(axis=1), np.float32)
     counts = np.bincount(table.labels[split.labeled], minlength=len(table.classes))
     keep = selected(labels, confidences, counts, options)
+    needs = experiment.trainer.batches.views.needs_unlabeled
+    if keep.all() and needs and not settings.labeled_in_pool:
+        raise ConfigError(
+            f"stage {path.stem}: all {len(keep):,} images of the pool get a pseudo label, and "
+            f"{settings.algo} learns from unlabeled images; raise its threshold or lower its "
+            "fraction, and repeat with --continue"
+        )
     rows: list[Row] = []
-    for index, row in enumerate(split.unlabeled.tolist()):
+    for index, row in enumerate(pool.tolist()):
         label = table.classes[labels[index]] if keep[index] else ""
         data_label = table.classes[table.labels[row]] if table.labels[row] >= 0 else ""
         part = "labeled" if keep[index] else "unlabeled"

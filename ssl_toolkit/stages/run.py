@@ -64,7 +64,8 @@ def run_stages(
         config: Validated stages, a tree of keys as in a file with ``stages``, or the path to such a
             file.
         overwrite: True to replace stages in the output folder.
-        resumed: True to resume the same stages in the output folder.
+        resumed: True to resume the stages in the output folder; those that have not started may
+            have changed.
         console: Shows the progress; only warnings and results if None.
 
     Returns:
@@ -87,9 +88,9 @@ def run_stages(
     signal = ""
     with hold(folder):
         if overwrite:
-            clear(folder)
+            clear(folder, last=CONFIG)
         drop_partial(folder)
-        if not (folder / CONFIG).exists():
+        if not (folder / CONFIG).exists() or reopen(folder).tree() != config.tree():
             yaml.write(folder / CONFIG, config.tree())
         console.say(f"folder of the stages: {folder}", important=True)
         try:
@@ -153,7 +154,7 @@ def _run(stage: Stage, folder: Path, console: Console) -> RunResult:
     """Start or resume a stage."""
     run = RunFolder(run_path(folder, stage.name))
     if run.summary.exists():
-        return resume(run.path, console=console)
+        return resume(run.path, time_limit=stage.config.settings.time_limit, console=console)
     sources = stage.sources
     update: dict[str, Any] = {"output": str(run.path)}
     if sources.labels_from:
@@ -201,7 +202,8 @@ def _folder(config: StagesConfig, *, overwrite: bool, resumed: bool) -> Path:
     where = f"--output {display_path(folder)}"
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{where}: a file has this name; choose another one")
-    content = {path.name for path in folder.iterdir()} - {LOCK} if folder.is_dir() else set()
+    paths = [*folder.iterdir()] if folder.is_dir() else []
+    content = {path.name for path in paths if path.name != LOCK and ".partial" not in path.name}
     if content and CONFIG not in content:
         raise ModelError(f"{where}: not the folder of stages; choose another")
     if content and not (overwrite or resumed):
@@ -209,10 +211,20 @@ def _folder(config: StagesConfig, *, overwrite: bool, resumed: bool) -> Path:
             f"{where}: the folder exists; choose another name, resume with `ssl-toolkit resume "
             f"{display_path(folder)}`, or replace it with --overwrite"
         )
-    if content and not overwrite and (names := config.differences(reopen(folder))):
-        raise ConfigError(
-            f"{where}: the stages there have another configuration: {', '.join(names)}; restore "
-            "it, or choose another --output (--overwrite replaces them)"
-        )
+    if content and not overwrite:
+        _check_same(config, folder, where)
     check_writable(folder, where)
     return folder
+
+
+def _check_same(config: StagesConfig, folder: Path, where: str) -> None:
+    """Refuse other settings of stages that have started, or that precede one that has."""
+    stored = reopen(folder)
+    names = [stage.name for stage in stored.stages]
+    while names and not RunFolder(run_path(folder, names[-1])).summary.exists():
+        names.pop()
+    if changed := [name for name in config.differences(stored) if name in names]:
+        raise ConfigError(
+            f"{where}: the stages there have another configuration: {', '.join(changed)}; restore "
+            "it, or choose another --output (--overwrite replaces them)"
+        )

@@ -118,6 +118,7 @@ def test_a_written_file_reads_back_the_same(write: Any, tmp_path: Path) -> None:
         ("stages: {a: {algo: simpel}}", "did you mean 'simple'"),
         ("stages: {a: {algo: supervised, simple: {temperature: 1}}}", "is an option of 'simple'"),
         ("stages: {a: {}, b: {weights_from: a, weights: x}}", "weights are both given"),
+        ("task: multilabel\nstages: {a: {}, b: {labels_from: a}}", "supports --task multiclass"),
     ],
 )
 def test_a_wrong_file_is_one_line(write: Any, tmp_path: Path, text: str, message: str) -> None:
@@ -312,13 +313,58 @@ def test_torchrun_is_refused(write: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_no_pseudo_label_is_a_warning(write: Any, tmp_path: Path) -> None:
-    text = "dataset: digits\nsteps: 2\nalgo: supervised\nstages: {a: {}, b: {labels_from: a}}"
+    # The pool of 1253 does not count the labeled images, which are in it too.
+    text = "dataset: digits\nsteps: 2\nalgo: supervised\nlabeled_in_pool: true\n"
+    text += "stages: {a: {}, b: {labels_from: a}}"
     check_stages(config_of(write, text), Console(quiet=True))
     result = call("run", "--config", write(text), "--output", tmp_path / "out", "--quiet")
     assert result.returncode == 0, result.stderr
     warning = result.stdout + result.stderr
     assert "0 of 1253 images have a pseudo label; it trains without them" in warning
     assert reopen(tmp_path / "out").stages[1].sources.labels_from == ["a"]
+
+
+def test_set_names_no_stage(write: Any, tmp_path: Path) -> None:
+    command = ("run", "--config", write(TEXT), "--output", tmp_path / "out")
+    line = refusal(*command, "--set", "stages.student.threshold=0.5")
+    assert "--set stages.student.threshold=0.5: flags and --set apply to all stages" in line
+
+
+def test_a_stage_that_has_not_started_may_change(write: Any, tmp_path: Path) -> None:
+    text = """
+dataset: digits
+steps: 2
+stages:
+  a: {algo: supervised}
+  b: {algo: fixmatch, labels_from: a, threshold: 1.0e-9, fixmatch: {unlabeled_ratio: 1}}
+"""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / ".stages.1.partial.yaml").write_text("of a killed start")
+    command = ("run", "--config", tmp_path / "stages.yaml", "--output", folder, "--continue")
+    write(text)
+    assert call(*command, "--time-limit", "1e-9").returncode == 0
+    assert read(folder / "stages.json")["stages"][0]["status"] == "interrupted"
+    line = call(*command, "--time-limit", "9").stderr.splitlines()[-1]
+    assert "stage b: all 1,253 images of the pool get a pseudo label, and fixmatch" in line
+    assert read(folder / "stages.json")["stages"][0]["status"] == "completed"
+    write(text.replace("1.0e-9", "0.99"))
+    assert call(*command).returncode == 0
+    assert reopen(folder).stages[1].sources.threshold == 0.99
+    assert call("check-run", folder).returncode == 0
+    write(text.replace("1.0e-9", "0.98"))
+    assert "have another configuration: b;" in refusal(*command)
+
+
+def test_a_stage_before_one_that_has_started_may_not_change(
+    finished: Path, write: Any, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "copy"))
+    for name in ("other", "last"):
+        shutil.rmtree(folder / "stages" / name)
+    path = write(TEXT.replace("0.004", "0.005").replace("0.25", "0.5"))
+    line = refusal("run", "--config", path, "--output", folder, "--continue")
+    assert "have another configuration: other;" in line
 
 
 # --- interruptions --------------------------------------------------------------------------------
