@@ -119,7 +119,7 @@ def test_a_round_by_keys_with_a_break(browser: Any, folder: Path) -> None:
         wait("state.index == 5")
         assert "No image is left: 3 of 5 labeled, 2 skipped" in shown(browser, "#done")[0]
         press(browser, Keys.BACKSPACE)
-        wait("state.index == 4")
+        wait("state.index == 4 && element('problem').textContent")
         press(browser, "0")
         wait("state.index == 5")
         browser.execute_script("element('finish').click()")

@@ -143,7 +143,7 @@ function show() {
   if (over) return;
   const image = element("image");
   const address = `image/${state.index}`;
-  if (image.getAttribute("src") !== address) {
+  if (!loaded || image.getAttribute("src") !== address) { // reports again what can't be read
     loaded = false;
     image.src = address;
   }
@@ -215,6 +215,7 @@ element("image").addEventListener("error", async () => {
   try {
     await request(address);
   } catch (error) {
+    if (element("image").getAttribute("src") !== address) return; // another image is shown by now
     problem(`${state.path} can't be shown: ${error.message}. Skip it.`);
   }
 });
