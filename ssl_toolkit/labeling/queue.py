@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +88,9 @@ def _number(cell: str) -> float | None:
     if not cell.strip():
         return None
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
-        raise ValueError(f"{cell!r} is no number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{cell!r} is no number")
+    return number

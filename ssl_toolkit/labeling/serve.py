@@ -101,5 +101,6 @@ def _check_labels(labels: LabelsTable, table: ImageTable) -> None:
     if unknown := [paths[i] for i in np.flatnonzero(known < 0).tolist()]:
         raise DataError(
             f"{display_path(labels.path)}: the data has no images {summarize(unknown, 3)}; give "
-            "the labels file of this data, with paths relative to its folder"
+            "the labels file of this data, with paths relative to its folder (if images were "
+            "removed, restore them or delete their rows)"
         )

@@ -205,8 +205,8 @@ class LabelingSession:
     def _check_new(self, label: str, add: bool) -> None:
         if not add:
             raise DataError(f"{label!r} is no class; add it first")
-        if len(label) > MOST_LETTERS or not label.isprintable():
-            raise DataError(f"a class has at most {MOST_LETTERS} printable characters")
+        if not 0 < len(label) <= MOST_LETTERS or not label.isprintable():
+            raise DataError(f"a class has 1 to {MOST_LETTERS} printable characters")
         if alike := look_alike([*self._classes, label]):
             raise DataError(alike[0])
 
@@ -227,7 +227,10 @@ def rows_to_label(table: ImageTable, queue: Sequence[str] | None, where: str = "
         rows = index_of(table.keys, queue)
         unknown = [path for path, row in zip(queue, rows.tolist(), strict=True) if row < 0]
         if unknown:
-            raise DataError(f"{where}: the data has no images {summarize(unknown)}")
+            raise DataError(
+                f"{where}: the data has no images {summarize(unknown)}; restore them, or delete "
+                "their rows"
+            )
         held_out = np.isin(table.parts[rows], ("validation", "test"))
         if held_out.any():
             names = summarize([queue[i] for i in np.flatnonzero(held_out).tolist()])

@@ -200,6 +200,7 @@ def test_every_answer_forbids_scripts_of_others(page: Client, resource: str) -> 
         (422, {}, b'{"index": 0, "label": "a\\nb", "add": true}'),
         (422, {}, b'{"index": 0, "label": "' + b"x" * 201 + b'", "add": true}'),
         (422, {}, b'{"index": 0, "label": "Cat", "add": true}'),
+        (422, {}, b'{"index": 0, "label": " ", "add": true}'),
         (431, {"X-Long": "x" * 70000}, b"{}"),
     ],
 )
@@ -452,6 +453,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         (("data", "--labels", "l.csv", "--queue", "unknown.csv"), "the data has no images x.png"),
         (("data", "--labels", "unknown.csv"), "the data has no images x.png"),
         (("data", "--labels", "l.csv", "--queue", "test.csv"), "test images: test/cat/0.png"),
+        (("data", "--labels", "l.csv", "--queue", "nan.csv"), "nan.csv, line 2: 'nan' is no number"),
         (("data/labeled", "--labels", "l.csv"), "data/labeled: every image has a label; its"),
     ],
 )
@@ -462,6 +464,7 @@ def test_wrong_arguments_are_one_line(
     (data / "test" / "cat").mkdir(parents=True)
     (data / "test" / "cat" / "0.png").write_bytes((data / "labeled/cat/0.png").read_bytes())
     (tmp_path / "unknown.csv").write_text("path,label\nx.png,cat\n")
+    (tmp_path / "nan.csv").write_text("path,confidence\nunlabeled/0.png,nan\n")
     (tmp_path / "test.csv").write_text("path\ntest/cat/0.png\n")
     monkeypatch.chdir(tmp_path)
     assert message in refusal("label", "serve", *arguments)
