@@ -31,6 +31,7 @@ from ssl_toolkit.labeling.pool import has_unlabeled, labels_of_data
 from ssl_toolkit.labeling.queue import Queued, read_queue, write_queue
 from ssl_toolkit.labeling.selection import NEED_LABELS, Method
 from ssl_toolkit.locking import hold
+from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.summary import Scores
 from ssl_toolkit.runs.train import train
 from ssl_toolkit.tabular import write_rows
@@ -136,6 +137,9 @@ def run_round(
         UserError: Data, settings, labels or answers are invalid.
     """
     _check(plan)
+    if plan.folder.exists() and not plan.folder.is_dir():
+        name = display_path(plan.folder)
+        raise ConfigError(f"--output {name}: a file has this name; choose another folder")
     own = _labels_of_data(plan)
     plan.folder.mkdir(parents=True, exist_ok=True)
     with hold(plan.folder):
@@ -207,7 +211,8 @@ def _complete(plan: RoundPlan, number: int, own: Mapping[str, str], console: Con
     folder = plan.round(number)
     if folder.record.exists():
         return ""
-    if not folder.labels.exists():
+    if not (folder.queue.exists() or RunFolder(folder.run).summary.exists()):
+        # Nothing was computed from its labels: answers may have been corrected since.
         _check_answers(plan, own)
         folder.path.mkdir(parents=True, exist_ok=True)
         table = LabelsTable(folder.labels)

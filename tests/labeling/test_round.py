@@ -123,6 +123,25 @@ def test_answers_that_training_refuses_can_be_corrected(data: Path) -> None:
     assert "round 2: 3 labels, 3 classes, test accuracy" in done.stdout
 
 
+def test_an_image_that_training_can_not_read_can_be_removed(data: Path) -> None:
+    folder = data.parent / "rounds"
+    start = command(data, "--method", "random", "--budget", 12)
+    call(*start)
+    file = answer(folder / "rounds" / "1" / "queue.csv", folder / "labels.csv")
+    damaged = read_queue(folder / "rounds" / "1" / "queue.csv")[0].path
+    (data / damaged).write_bytes(b"damaged")
+    assert "can't read image" in refusal(*start)
+    (data / damaged).unlink()
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith(damaged)))
+    stopped = call(*start, "--time-limit", "1e-9")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "stopped; repeat the command to resume" in stopped.stderr
+    done = call(*start)
+    assert done.returncode == 0, done.stderr
+    assert "round 2: 11 labels, 3 classes, test accuracy" in done.stdout
+
+
 @pytest.mark.parametrize("flag", ["weights", "pretrained"])
 def test_the_backbone_of_the_settings_chooses(
     data: Path, flag: str, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +238,8 @@ def test_settings_that_contradict_rounds(data: Path) -> None:
     assert "stepps" in refusal(*command(data, "--set", "stepps=1"))
     assert not (data.parent / "rounds").exists()
     assert "doesn't exist" in refusal(*command(data.parent / "none"))
+    (data.parent / "file").touch()
+    assert "a file has this name; choose another" in refusal(*command(data, output="file"))
 
 
 @pytest.mark.slow

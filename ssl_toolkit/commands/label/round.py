@@ -100,7 +100,7 @@ def command(
     console = Console(quiet=quiet, verbose=verbose)
     state = run_round(plan, console, answers=answers, ask=ask, partial=partial)
     _show(state, output)
-    return STATUS.get(state.signal, 1) if state.signal else 0
+    return STATUS.get(state.signal, 0)
 
 
 def _serve(data: Path, queue: Path, labels: Path, root: str | None) -> None:
