@@ -93,9 +93,9 @@ def resolve_minutes(
     if config.settings.algo == AUTO:
         first = without_auto(config)
         first_fit, larger = fitting.fit(first, start + SHARE * USED * seconds)
-        # None if the default fits, so that fine-tuned candidates use their default.
-        size = None if larger is None else first_fit.image_size
-        config = _with_views(config, first_fit.feature_views).with_settings(image_size=size)
+        config = _with_views(config, first_fit.feature_views)
+        if larger is not None:  # else fine-tuned candidates use their default
+            config = config.with_settings(image_size=first_fit.image_size)
         left = start + SHARE * seconds - time.monotonic()
         config, choice = resolve_auto(config, console.say, console.reading, max(0.0, left))
         ready = bool(choice and choice.trials)

@@ -297,6 +297,20 @@ def test_auto_has_half_of_the_time(data: Path, monkeypatch: pytest.MonkeyPatch) 
     assert minutes.image_seconds == pytest.approx((192 / 224) ** 2)
 
 
+def test_auto_keeps_the_image_size_that_is_set(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixmatch = Candidate(name="fixmatch", algorithm="fixmatch")
+    choice = AutoChoice.model_construct(name="fixmatch", algorithm="fixmatch", trials=())
+    monkeypatch.setattr(
+        time_budget,
+        "resolve_auto",
+        lambda config, *_: (auto.with_candidate(config, fixmatch), choice),
+    )
+    monkeypatch.setattr(time_budget, "measure_speeds", Device(image=0.001, step=0.01))
+    config = configured(data, algo="auto", minutes=60, image_size=96)
+    config, _, minutes = time_budget.resolve_minutes(config, Console(quiet=True))
+    assert config.settings.image_size == minutes.image_size == 96
+
+
 # --- where it is refused ---------------------------------------------------------------------
 
 
