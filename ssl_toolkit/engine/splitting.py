@@ -89,7 +89,7 @@ def split_of(
             f"({len(others):,} are not in it); leave one of them out"
         )
     if rows is not None:
-        if stored is None:  # which does not tell the labels of the data from pseudo labels
+        if stored is None:  # a split file mixes labels of the data and pseudo labels
             check_labeled(table, labeled, split.labeled)
         drawn, split = split, add_labeled(table, split, rows, keep=settings.labeled_in_pool is True)
         if stored is not None and len(split.labeled) > len(drawn.labeled):

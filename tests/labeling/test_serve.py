@@ -453,7 +453,10 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         (("data", "--labels", "l.csv", "--queue", "unknown.csv"), "the data has no images x.png"),
         (("data", "--labels", "unknown.csv"), "the data has no images x.png"),
         (("data", "--labels", "l.csv", "--queue", "test.csv"), "test images: test/cat/0.png"),
-        (("data", "--labels", "l.csv", "--queue", "nan.csv"), "nan.csv, line 2: 'nan' is no number"),
+        (
+            ("data", "--labels", "l.csv", "--queue", "nan.csv"),
+            "nan.csv, line 2: 'nan' is no number",
+        ),
         (("data/labeled", "--labels", "l.csv"), "data/labeled: every image has a label; its"),
     ],
 )
