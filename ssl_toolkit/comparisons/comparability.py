@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import shorten, summarize
 
-_CONSEQUENCES: tuple[Consequence, ...] = ("split", "initial weights", "classes")
+_INPUTS: tuple[Consequence, ...] = ("data", "strangers", "weights file")
 _OF_DRAWS = "draws of "
 _PERMIT = "; --allow-different permits it"
 
@@ -26,8 +27,8 @@ def check_comparable(
     """Raise if completed runs must not be in one table.
 
     All settings except `NOT_COMPARED` and the options of the algorithms must be equal; the options
-    within each row; and for each seed the classes and the recorded hashes of the split, the initial
-    weights and the draws.
+    within each row; the classes and the recorded hashes of the inputs; and for each seed those of
+    the split, the initial weights and the draws.
 
     Args:
         runs: Completed runs.
@@ -56,8 +57,11 @@ def check_comparable(
                 messages.append(f"{key} differs between the seeds of {row}: {value}{_PERMIT}")
         for key, value in _varying(_over_seeds(of_row, _algorithm_settings)):
             messages.append(f"{key} differs between the seeds of {row}: {value}")
-    for name in _CONSEQUENCES:
-        messages += _unequal(runs, name, keys_behind(name))
+    of_seeds: tuple[Consequence, ...] = ("split", "initial weights")
+    unequal = [m for name in of_seeds for m in _unequal(runs, name, keys_behind(name))]
+    # Other images or weights make other splits and initial weights: the seeds that differ say more.
+    messages += unequal or unequal_inputs(runs)
+    messages += _unequal(runs, "classes", keys_behind("classes"))
     messages += unequal_draws(runs)
     if messages:
         raise ConfigError(messages)
@@ -74,6 +78,11 @@ def check_comparable(
 def run_defaults_of(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Return the run defaults of the algorithm of a row, as its runs recorded them."""
     return next((run.record.run_defaults for run in runs if run.record), {})
+
+
+def unequal_inputs(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return a message for each input whose content is not the same for all seeds."""
+    return [message for name in _INPUTS for message in _unequal(runs, name, keys_behind(name))]
 
 
 def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:
@@ -140,18 +149,25 @@ def _unequal(runs: Sequence[ComparedRun], name: str, keys: Sequence[str]) -> Ite
         if (value := _recorded(run).get(name)) is None:
             continue
         settings = run.shared_settings
-        seed = "" if name == "classes" else f" of seed {run.seed}"
+        seed = "" if name in (*_INPUTS, "classes") else f" of seed {run.seed}"
         group = (seed, *(json.dumps(settings.get(key), default=str) for key in keys))
         groups.setdefault(group, {}).setdefault(value, []).append(run)
     for (seed, *_), by_value in groups.items():
         if len(by_value) > 1:
+            values = Counter(row for of in by_value.values() for row in {run.row for run in of})
             text = "; ".join(
-                f"{value[:60]} in {summarize([*dict.fromkeys(run.row for run in of)])}"
-                for value, of in by_value.items()
+                f"{value[:60]} in {_described(of, values)}" for value, of in by_value.items()
             )
             if name == "split":
                 text += _split_change([of[0] for of in by_value.values()])
-            yield f"{name}{seed} must be the same in all rows, and can't be permitted: {text}"
+            where = "in all rows" if seed else "in all rows and for all seeds"
+            yield f"{name}{seed} must be the same {where}, and can't be permitted: {text}"
+
+
+def _described(runs: Sequence[ComparedRun], values: Mapping[str, int]) -> str:
+    """Return rows by name, with the seeds of those that have several values."""
+    names = (run.row if values[run.row] == 1 else f"{run.row} (seed {run.seed})" for run in runs)
+    return summarize([*dict.fromkeys(names)])
 
 
 def _split_change(runs: Sequence[ComparedRun]) -> str:
@@ -162,10 +178,11 @@ def _split_change(runs: Sequence[ComparedRun]) -> str:
 
 
 def _recorded(run: ComparedRun) -> dict[str, str]:
-    """Return the recorded classes and hashes of split, initial weights and draws, by name."""
+    """Return the recorded classes and hashes, by name."""
     recorded = {"classes": ", ".join(run.summary.classes)} if run.summary else {}
     if run.record:
         hashes = {"split": run.record.split, "initial weights": run.record.initial_weights}
+        hashes |= run.record.inputs
         hashes |= {f"{_OF_DRAWS}{name}": draws for name, draws in run.record.draws.items()}
         recorded |= {name: value[:16] for name, value in hashes.items()}
     return recorded

@@ -49,7 +49,7 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
-Affects = Literal["data", "split", "weights", "draws"]
+Affects = Literal["data", "table", "strangers", "split", "weights", "draws"]
 Resume = Literal["fixed", "moved", "recorded", "free"]
 """How `resume` handles another value: ``fixed`` refuses it; ``moved`` accepts it for data whose
 content is the same; ``recorded`` takes it from a flag and notes it in record.json; ``free`` accepts
@@ -71,8 +71,9 @@ class Declaration:
     when_open: Any = None
     """The value that replaces a default of None, if it is the same for all runs."""
     affects: tuple[Affects, ...] = ()
-    """Which of these depend on it: ``data`` (the images and all that depends on them), the split,
-    the initial weights, or the draws of images and views."""
+    """Which of these depend on it: ``data`` (the images and all that depends on them), ``table``
+    (which of them can be used, and their labels), the strangers, the split, the initial weights, or
+    the draws of images and views."""
     compared: bool = True
     """True if the rows of a comparison must agree on it."""
     follows_steps: bool = False

@@ -235,7 +235,7 @@ class StrangerSettings(Options):
         min_length=1,
         metavar="DATA",
         help="the same as --strangers: name of a data set, or path to images of no class",
-        affects=("split",),
+        affects=("strangers", "split"),
     )
     fraction: float = setting(
         0.5,

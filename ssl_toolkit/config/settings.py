@@ -116,11 +116,11 @@ class Settings(Options):
     )
     labels: Place | None = setting(
         None, help="path to a list of the labeled images: a path per line, or .csv with path,label",
-        metavar="FILE", affects=("split",),
+        metavar="FILE", affects=("table", "split"),
     )
     pseudo_labels: Place | None = setting(
         None, help="path to a .csv with path,label: images of the pool to train on as labeled ones",
-        metavar="FILE", affects=("split",),
+        metavar="FILE", affects=("table", "split"),
     )
     split: Place | None = setting(
         None, help="path to a split.json to use unchanged", metavar="FILE", compared=False,
@@ -155,11 +155,12 @@ class Settings(Options):
         "draw them less often (soft)", flag=True,
     )
     on_bad_image: Literal["error", "skip"] = setting(
-        "error", help="how to handle unreadable images", flag=True, affects=("split",),
+        "error", help="how to handle unreadable images", flag=True,
+        affects=("table", "split"),
     )
     stream_buffer: int | None = setting(
         None, help="decode unlabeled images during training, shuffled within a buffer of N", ge=1,
-        metavar="N", default_text="decode all before training", affects=("split",),
+        metavar="N", default_text="decode all before training", affects=("table", "split"),
     )
     drop_leaks: bool = setting(
         False,
@@ -316,10 +317,15 @@ class ResolvedSettings(Settings):
     save_every: int
 
 
-Consequence = Literal["classes", "split", "initial weights", "draws"]
+Consequence = Literal[
+    "classes", "data", "strangers", "weights file", "split", "initial weights", "draws"
+]
 
 _CAUSES = {
     "classes": {"data"},
+    "data": {"data", "table"},
+    "strangers": {"data", "table", "strangers"},
+    "weights file": {"weights"},
     "split": {"data", "split"},
     # With the split, because the weights contain the channel statistics of its images.
     "initial weights": {"data", "split", "weights"},

@@ -40,15 +40,15 @@ from ssl_toolkit.engine.devices import process_device
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, UserError
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
+from ssl_toolkit.multirun.earlier import check_earlier, warn_of_other_runs
 from ssl_toolkit.multirun.in_process import InProcess
-from ssl_toolkit.multirun.warnings import show_warnings, warn_of_other_runs
+from ssl_toolkit.multirun.warnings import show_warnings
 from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, without_auto
-from ssl_toolkit.runs.check import check_same_data, refuse_contradictions
+from ssl_toolkit.runs.check import check_same_data, check_same_inputs, refuse_contradictions
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.record import RunRecord, configuration_hash
+from ssl_toolkit.runs.record import RunRecord, configuration_hash, hashes_of_inputs
 from ssl_toolkit.runs.time_budget import check_same_config
-from ssl_toolkit.text import display_path
 
 RANDOM_FEATURES = "fits a head to frozen features, which needs --pretrained or --weights"
 """The reason to leave out an algorithm."""
@@ -195,7 +195,7 @@ def make_plan(
         raise ConfigError([f"{m}; make it equal, or permit it: --allow-different" for m in faults])
     earlier = read_plan(folder) if not replaced and (folder / PLAN).exists() else None
     if earlier:
-        _check_earlier(comparison, earlier, folder)
+        check_earlier(earlier, folder, comparison)
     threads = settings.threads or (earlier and earlier.threads) or _threads(comparison, launcher)
     configs = {
         (row.name, seed): resolved[row.name].with_settings(seed=seed, output=None)
@@ -239,6 +239,8 @@ class _Rehearsal(NamedTuple):
     """Images that a step draws."""
     table: ImageTable
     split: Split
+    inputs: Mapping[str, str]
+    """Hashes as of `RunRecord.inputs`."""
     draws: ComparedRun
     """The run with the hashes of its draws."""
     warnings: tuple[str, ...]
@@ -330,30 +332,15 @@ def _rehearse(
         config=config.tree(),
         record=RunRecord.model_construct(split="", initial_weights="", draws=draws),
     )
-    return _Rehearsal(images, experiment.table, experiment.split, run, tuple(experiment.warnings))
-
-
-def _check_earlier(comparison: ComparisonConfig, earlier: PlanFile, folder: Path) -> None:
-    """Refuse other threads or another budget than those of the existing runs."""
-    settings = comparison.settings
-    messages = [
-        f"{key} is {getattr(earlier, key)} there, {value} here"
-        for key, value in {"threads": settings.threads, "budget": settings.budget}.items()
-        if value not in (None, getattr(earlier, key))
-    ]
-    if messages:
-        raise ConfigError(
-            f"{display_path(folder)}: the comparison there has another plan: "
-            f"{'; '.join(messages)}; use the same values, or choose another --output "
-            "(--overwrite replaces it)"
-        )
+    inputs, warnings = hashes_of_inputs(experiment), tuple(experiment.warnings)
+    return _Rehearsal(images, experiment.table, experiment.split, inputs, run, warnings)
 
 
 def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]) -> None:
-    """Refuse runs in the folder that are of another configuration or of other data."""
+    """Refuse runs in the folder that are of another configuration or of other inputs."""
     checked: dict[str | None, set[str]] = {}
     for row in plan.comparison.rows:
-        table = rehearsals[row.name, plan.comparison.settings.seeds[0]].table
+        first = rehearsals[row.name, plan.comparison.settings.seeds[0]]
         of_data = checked.setdefault(plan.first(row).settings.data, set())
         for seed in plan.comparison.settings.seeds:
             folder = RunFolder(plan.run_folder(row, seed))
@@ -362,7 +349,8 @@ def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]
             if row not in plan.unmeasured:
                 check_same_config(folder, plan.configs[row.name, seed])
             rehearsal = rehearsals.get((row.name, seed))
-            check_same_data(folder, table, rehearsal and rehearsal.split, of_data)
+            check_same_data(folder, first.table, rehearsal and rehearsal.split, of_data)
+            check_same_inputs(folder, first.inputs)
             if ComparedRun.read(row.name, seed, folder.path).completed:
                 refuse_contradictions([folder.path])
 

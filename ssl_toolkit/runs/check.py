@@ -350,8 +350,29 @@ def check_same_data(
     split_hash = folder.read_record().split
     if split_hash in hashes:
         return
-    stored = load_split(folder.split, table)
+    try:
+        stored = load_split(folder.split, table)
+    except DataError as error:
+        raise DataError([f"{message}; {NEW_COMPARISON}" for message in error.messages]) from error
     stored.check(table, NEW_COMPARISON)
     if split is not None and (changes := compare_rows(stored.split, split)).description:
         raise data_changed(folder.split, changes, NEW_COMPARISON)
     hashes.add(split_hash)
+
+
+def check_same_inputs(folder: RunFolder, inputs: Mapping[str, str]) -> None:
+    """Refuse to continue a comparison if an input of a run in it has another content now.
+
+    Args:
+        folder: of the run.
+        inputs: hashes of the inputs now, as of `RunRecord.inputs`.
+
+    Raises:
+        ModelError: one line that names the inputs; or the record is missing or damaged.
+    """
+    before = folder.read_record().inputs
+    if changed := [name for name, value in before.items() if inputs.get(name) != value]:
+        raise ModelError(
+            f"{display_path(folder.path)}: inputs changed since it started: {', '.join(changed)}; "
+            f"{NEW_COMPARISON}"
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import importlib_metadata
+import numpy as np
 import torch
 from pydantic import Field
 from torch import nn
@@ -20,9 +21,11 @@ from ssl_toolkit.config.images import ImageSize
 from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.config.plugin_names import parts_of
 from ssl_toolkit.config.settings import FREE_ON_RESUME, MOVED_ON_RESUME, Settings, flatten
+from ssl_toolkit.data.splits.contents import table_hash
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.interfaces.datasets import STRANGER
 
 
 class Change(Part):
@@ -107,6 +110,8 @@ class RunRecord(Document):
     configuration: str = ""
     """Hash of the settings that can't be changed on resume, with the options of the algorithm;
     empty in an older record."""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """Hashes of what the runs of all seeds share, by name; none in an older record."""
     split: str
     """Hash of the split."""
     initial_weights: str
@@ -153,6 +158,22 @@ def weights_hash(module: nn.Module) -> str:
         plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(name.encode() + plain.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def hashes_of_inputs(experiment: Experiment) -> dict[str, str]:
+    """Return hashes of the images of the classes, the strangers, and the file of weights, by name.
+
+    They don't depend on the seed, so that runs of different seeds can be compared.
+    """
+    table, weights = experiment.table, experiment.config.settings.weights
+    strangers = table.labels == STRANGER
+    parts = {"data": ~strangers, "strangers": strangers}
+    hashes = {n: table_hash(table, np.flatnonzero(of)) for n, of in parts.items() if of.any()}
+    if weights is None:
+        return hashes
+    path = Path(weights)
+    with (path / "model.safetensors" if path.is_dir() else path).open("rb") as file:
+        return hashes | {"weights file": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def distributions(settings: Settings) -> dict[str, str]:
@@ -224,6 +245,7 @@ def make_record(
         run_defaults=experiment.config.run_defaults(),
         fingerprint=experiment.config.fingerprint(),
         configuration=configuration_hash(experiment.config),
+        inputs=hashes_of_inputs(experiment),
         split=experiment.split_hash,
         initial_weights=weights_hash(experiment.trainer.classifier),
         draws=experiment.trainer.batches.digests(settings.image_size),

@@ -164,6 +164,29 @@ def test_a_seed_has_one_split_and_one_start(tmp_path: Path, key: str) -> None:
     assert "another in other" in message
 
 
+@pytest.mark.parametrize("name", ["data", "strangers", "weights file"])
+def test_an_input_has_the_same_content_for_all_seeds(tmp_path: Path, name: str) -> None:
+    runs = two_rows(tmp_path, record={"inputs": {name: "one"}})
+    edit(tmp_path / "plain0" / "record.json", inputs={name: "one"})
+    assert len(gathered(runs).rows) == 2  # the other seed of the row is older, and has none
+    edit(tmp_path / "plain1" / "record.json", inputs={name: "two"})
+    (message,) = refused(runs, allow=["labels_per_class"])
+    assert message.startswith(f"{name} must be the same in all rows and for all seeds")
+    assert "one in plain (seed 0), other; two in plain (seed 1)" in message
+
+
+def test_strangers_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
+    inputs = {"data": "one", "strangers": "many"}
+    changes = {"config": {"strangers": {"data": "more"}}, "record": {"inputs": inputs}}
+    runs = two_rows(tmp_path, **changes)
+    for seed in (0, 1):
+        edit(tmp_path / f"plain{seed}" / "record.json", inputs=inputs | {"strangers": "few"})
+    assert len(gathered(runs, allow=["strangers"]).rows) == 2
+    edit(tmp_path / "plain1" / "record.json", inputs={"data": "two"})
+    (message,) = refused(runs, allow=["strangers"])
+    assert message.startswith("data must be the same")
+
+
 def test_a_split_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
     runs = two_rows(tmp_path, config={"labels_per_class": 10}, record={"split": "larger"})
     assert gathered(runs, allow=["labels_per_class"]).rows[1].overrides == {

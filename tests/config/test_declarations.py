@@ -45,6 +45,10 @@ def test_settings_that_comparisons_and_resume_leave_free() -> None:
 def test_declared_effects_of_a_setting() -> None:
     assert {*keys_behind("classes")} == DATA
     assert {*keys_behind("split")} == SPLIT
+    table = DATA | {"labels", "pseudo_labels", "on_bad_image", "stream_buffer"}
+    assert {*keys_behind("data")} == table
+    assert {*keys_behind("strangers")} == table | {"strangers.data"}
+    assert "weights" in keys_behind("weights file")
     assert {*keys_behind("initial weights")} == SPLIT | {
         "backbone", "pretrained", "weights", "image_size", "fit", "model.args",
             "lora.rank", "lora.targets",

@@ -152,6 +152,61 @@ def test_added_images_change_a_comparison_but_not_a_run(data: Path, comparison: 
     assert call("check-run", run).returncode == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: draw(top / "labeled/a/9.png", 99),
+        lambda top: (top / "labeled/a/9.png").unlink(),
+        lambda top: (top / "labeled/a/9.png").rename(top / "labeled/a/x.png"),
+    ],
+)
+def test_images_that_no_run_has_drawn_are_data_of_a_comparison(
+    change: Change, tmp_path: Path
+) -> None:
+    data = make_folder(tmp_path / "data")
+    draw(data / "labeled/a/9.png", 9)
+    given = ("--algos", "supervised", "--data", data, *SMALL, "--labels-per-class", "1")
+    given = ("compare", *given, "--output", tmp_path / "cmp")
+    assert call(*given, "--seeds", "0").returncode == 0
+    assert "labeled/a/9.png" not in (tmp_path / "cmp/runs/supervised/s0/split.json").read_text()
+    change(data)
+    message = refusal(*given, "--seeds", "0,1")
+    assert "inputs changed since it started: data; restore them, or compare into" in message
+    assert not (tmp_path / "cmp/runs/supervised/s1").exists()
+
+
+def test_seeds_of_other_data_or_weights_are_in_no_report(
+    data: Path, comparison: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    new = ("run", "--algo", "supervised", "--data", data, *SMALL, "--weights", weights)
+    model = comparison / "runs/supervised/s0/model/model.safetensors"
+    shutil.copy(model, weights)
+    assert call(*new, "--output", tmp_path / "first").returncode == 0
+    draw(data / "test/a/0.png", 99)
+    shutil.copy(tmp_path / "first/model/model.safetensors", weights)
+    assert call(*new, "--seed", 1, "--output", tmp_path / "second").returncode == 0
+    message = refusal("report", tmp_path / "first", tmp_path / "second",
+                   "--output", tmp_path / "report")  # fmt: skip
+    assert "data must be the same in all rows and for all seeds" in message
+    assert "weights file must be the same in all rows and for all seeds" in message
+    assert not (tmp_path / "report").exists()
+
+
+def test_other_weights_under_the_same_name_are_refused(
+    data: Path, comparison: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    shutil.copy(comparison / "runs/supervised/s0/model/model.safetensors", weights)
+    given = ("compare", "--data", data, *SMALL, "--weights", weights, "--output", tmp_path / "cmp")
+    given = (*given, "--seeds", "0", "--algos")
+    assert call(*given, "supervised").returncode == 0
+    shutil.copy(tmp_path / "cmp/runs/supervised/s0/model/model.safetensors", weights)
+    message = refusal(*given, "supervised,fixmatch")
+    assert "inputs changed since it started: weights file" in message
+    assert not (tmp_path / "cmp/runs/fixmatch").exists()
+
+
 def test_the_same_images_with_other_times_are_the_same(data: Path, comparison: Path) -> None:
     touch(data)
     run = comparison / "runs/supervised/s0"

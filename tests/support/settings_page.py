@@ -24,8 +24,9 @@ profile, run defaults of the algorithm, files in order, flags, `--set`. The opti
 are in a section of its name: `ssl-toolkit show NAME` lists them. `ssl-toolkit run --dry-run`
 prints the resolved configuration.
 
-The last column lists what follows from a setting: the *data*, the *split*, the initial *weights*,
-the *draws* of images and views. The rows of a comparison must agree on every setting but those
+The last column lists what follows from a setting: the *data*, the *table* (which images can be
+used, and their labels), the *strangers*, the *split*, the initial *weights*, the *draws* of images
+and views. The rows of a comparison must agree on every setting but those
 marked *free in comparisons*. `resume` keeps every setting but those marked *recorded* (it has a
 flag for them, and `record.json` notes the change), *moved* (data of the same content may be
 elsewhere) and *free* (no result depends on them).

@@ -56,12 +56,28 @@ def content_of(table: ImageTable, split: Split) -> Content:
     cached are read.
     """
     named = {part: np.concatenate([*_entries(table, getattr(split, part))]) for part in NAMED}
-    files = files_of(table)
-    streamed = files is not None and not files.all_cached
+    streamed = _is_streamed(table)
     pool = hashlib.sha256()
     for entries in _entries(table, split.unlabeled, read=not streamed):
         pool.update(entries.tobytes())
     return Content(**named, unlabeled=f"{_INDEX if streamed else ''}{pool.hexdigest()}")
+
+
+def table_hash(table: ImageTable, rows: Rows) -> str:
+    """Return the SHA-256 over keys, parts, content and labels of images that may be in no split.
+
+    As of a streamed pool, their place is covered instead of their content where they are streamed.
+
+    Args:
+        table: The images.
+        rows: Some of them.
+    """
+    digest = hashlib.sha256()
+    for entries in _entries(table, rows, read=not _is_streamed(table)):
+        digest.update(entries.tobytes())
+    for row in rows.tolist():
+        digest.update(f"{table.keys[row]}\0{table.parts[row]}\0".encode(errors="surrogatepass"))
+    return digest.hexdigest()
 
 
 def parsed_entries(lines: Sequence[str]) -> Entries:
@@ -136,6 +152,11 @@ def compare_rows(previous: Split, current: Split) -> Changes:
         gone, new = len(np.setdiff1d(rows, others)), len(np.setdiff1d(others, rows))
         changes.count(part, gone, new, len(rows))
     return changes
+
+
+def _is_streamed(table: ImageTable) -> bool:
+    files = files_of(table)
+    return files is not None and not files.all_cached
 
 
 def _entries(table: ImageTable, rows: Rows, *, read: bool = True) -> Iterator[Entries]:
