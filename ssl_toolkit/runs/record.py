@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import inspect
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +181,8 @@ def hashes_of_inputs(experiment: Experiment) -> dict[str, str]:
 def distributions(settings: Settings) -> dict[str, str]:
     """Return the distribution of each plugin that computes, by group and name, as text.
 
-    Of a third party's, a hash of its code follows the version, which an editable install keeps when
-    the code changes.
+    Of others than the built-in ones, a hash of the code follows the version, which an editable
+    install keeps when the code changes.
     """
     plugins = [
         *parts_of("algorithms", settings.algo),
@@ -201,9 +203,16 @@ def distributions(settings: Settings) -> dict[str, str]:
 
 
 def _code(entry: registry.Entry) -> str:
-    """Return a hash of all Python files of the package of a plugin; empty for a built-in one."""
-    if entry.built_in or entry.target is not None:
+    """Return a hash of the code of a plugin as text; empty for a built-in one.
+
+    It is of all Python files of its package, or of the source of a class that a decorator
+    registered, as far as it is known.
+    """
+    if entry.built_in:
         return ""
+    if entry.target is not None:
+        source = "\n".join(_sources(entry.target))
+        return f" (code {hashlib.sha256(source.encode()).hexdigest()[:8]})" if source else ""
     spec = importlib.util.find_spec(entry.value.partition(":")[0].partition(".")[0])
     if spec is None:
         return ""
@@ -212,6 +221,17 @@ def _code(entry: registry.Entry) -> str:
         files += sorted(folder.rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files if path.is_file()))
     return f" (code {digest.hexdigest()[:8]})"
+
+
+def _sources(plugin: type) -> Iterator[str]:
+    """Yield the source of a class and of its bases in the same module."""
+    for of in (one for one in plugin.__mro__ if one.__module__ == plugin.__module__):
+        try:
+            yield inspect.getsource(of)
+        except (OSError, TypeError):  # a notebook knows the source of functions only
+            for function in filter(inspect.isfunction, vars(of).values()):
+                with contextlib.suppress(OSError, TypeError):
+                    yield inspect.getsource(function)
 
 
 def in_versions(distributions: Iterable[str | None]) -> bool:

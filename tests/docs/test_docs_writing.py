@@ -160,7 +160,7 @@ def test_the_other_plugins_keep_their_contracts_and_work_together(
     assert re.search(r"^completed, best \d\.\d\d$", printed, re.MULTILINE)
     record = (outside / "runs/own/record.json").read_text(encoding="utf-8")
     for plugin in ("augmenters: noisy", "backbones: shallow", "datasets: stripes"):
-        assert f'"{plugin}": "(this session)"' in record
+        assert f'"{plugin}": "(this session)' in record
     assert {path.name for path in (outside / "my_augmenter").iterdir()} >= {"my_augmenter.py"}
 
 

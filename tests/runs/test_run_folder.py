@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import re
@@ -165,6 +166,28 @@ def test_a_plugin_is_recorded_with_its_code(
     assert re.fullmatch(r"their-package 1\.0 \(code [0-9a-f]{8}\)", before)
     code.write_text("class Method: pass\n")
     assert distributions(settings)["algorithms: method"] != before
+
+
+def test_a_class_of_this_process_is_recorded_with_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recorded(name: str, loss: str) -> str:
+        (tmp_path / f"{name}.py").write_text(
+            f"class Base:\n    def loss(self):\n        return {loss}\n\n\n"
+            "class Method(Base):\n    pass\n"
+        )
+        plugin = importlib.import_module(name).Method
+        entry = registry.Entry(
+            "algorithms", "method", registry.NOTEBOOK, "", f"{name}:Method", plugin
+        )
+        monkeypatch.setattr(registry, "find", lambda group, name: entry)
+        return distributions(Settings(algo="method"))["algorithms: method"]
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "has", lambda group, name: name == "method")
+    first, same, other = recorded("one", "1"), recorded("two", "1"), recorded("three", "2")
+    assert re.fullmatch(r"\(this session\) \(code [0-9a-f]{8}\)", first)
+    assert (same == first, other == first) == (True, False)
 
 
 def test_checkpoints_are_tensors_and_plain_types(run: Path) -> None:
