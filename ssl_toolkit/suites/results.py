@@ -246,8 +246,10 @@ def overall(members: Sequence[MemberResult]) -> Overall:
 
 def _ranks(scores: Mapping[str, float]) -> dict[str, float]:
     """Return the rank of each score, 1 for the highest; equal ones share the mean of theirs."""
-    values = [*scores.values()]
+    # Rounded, so that means which are equal but for their last bits are equal.
+    rounded = {name: round(score, 12) for name, score in scores.items()}
+    values = [*rounded.values()]
     return {
         name: 1 + sum(other > score for other in values) + (values.count(score) - 1) / 2
-        for name, score in scores.items()
+        for name, score in rounded.items()
     }

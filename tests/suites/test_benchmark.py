@@ -330,3 +330,5 @@ def test_mean_ranks() -> None:
     }
     assert [row.mean_rank for row in result.rows] == [1.75, 2, 2.25]
     assert (result.members, result.left_out) == (("one", "two"), ("only",))
+    of_one = overall([member("one", a=0.3, b=0.1 + 0.2)]).rows  # equal but for the last bit
+    assert [row.mean_rank for row in of_one] == [1.5, 1.5]
