@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ssl_toolkit.comparisons.schema import Variant
 from ssl_toolkit.runs.scoring import uneven_text
 from ssl_toolkit.runs.summary import RunSummary
+
+
+def leaders(rows: Sequence[Variant], score: str) -> list[Variant]:
+    """Return the rows with the highest mean of a score, without upper bounds if there are others.
+
+    Args:
+        rows: At least one.
+        score: Name of a score that all of them have.
+    """
+    competing = [row for row in rows if not row.uses_hidden_labels] or rows
+    # Rounded, so that means which are equal but for their last bits are equal.
+    means = [round(row.scores[score].mean, 12) for row in competing]
+    return [row for row, mean in zip(competing, means, strict=True) if mean == max(means)]
 
 
 def ranking(summaries: Iterable[RunSummary]) -> tuple[str, str]:

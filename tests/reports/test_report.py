@@ -17,6 +17,7 @@ from ssl_toolkit.reports.html.charts import Axis, Curve, Line, line_chart
 from ssl_toolkit.reports.html.curves import draw_charts, join, read_logs, thin
 from ssl_toolkit.reports.html.page import write_report
 from ssl_toolkit.runs.metrics_log import last_step, metric_rows
+from ssl_toolkit.runs.summary import Imbalance
 
 SECTIONS = ("results", "curves", "health", "classes", "mistakes", "configuration")
 HOSTILE = ("<script>alert(1)</script>", '"onmouseover=alert(2) x="', "'&\u202e\udc80")
@@ -125,6 +126,29 @@ def test_a_large_p_value_is_not_reported_as_a_difference(tmp_path: Path) -> None
         "adjusted for the number of rows, p = 0.4000): these seeds do not distinguish the two."
         in written(compared, tmp_path).text
     )
+
+
+def test_rows_with_equal_means_are_named_together(tmp_path: Path) -> None:
+    compared = comparison(tmp_path)
+    values: tuple[dict[int, float], ...] = ({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.2, 1: 0.2, 2: 0.2})
+    rows = [
+        replace(row, scores={**row.scores, "test.accuracy": spread(of)})
+        for row, of in zip(compared.rows, values, strict=True)
+    ]
+    names = " and ".join(row.name for row in rows)
+    text = written(replace(compared, rows=tuple(rows)), tmp_path).text
+    assert f"{names} have the same highest mean test accuracy: 0.2000." in text
+    assert "has the highest mean" not in text
+
+
+def test_every_long_tail_is_reported(tmp_path: Path) -> None:
+    compared = comparison(tmp_path)
+    for seed, most in enumerate((4, 8)):
+        tail = Imbalance(ratios=("labels 4",), labels={"a": most, "b": 1}, pool=None)
+        summary = replace(compared.rows[0].runs[seed].summary, imbalance=tail)
+        compared = with_member(compared, 0, seed, summary=summary)
+    tails = "labels 4 (4 to 1 labels in a class); labels 4 (8 to 1 labels in a class)"
+    assert f"Drawn with an imbalance of {tails}." in written(compared, tmp_path).text
 
 
 def test_an_upper_bound_does_not_win_and_an_allowed_difference_is_marked(tmp_path: Path) -> None:

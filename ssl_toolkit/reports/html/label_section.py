@@ -8,6 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ssl_toolkit.comparisons.curve_schema import LabelCurve
+from ssl_toolkit.comparisons.ranking import leaders
 from ssl_toolkit.comparisons.schema import Comparison, ScoreStats, score_title
 from ssl_toolkit.reports.html.charts import Curve, Line, label_chart
 from ssl_toolkit.reports.label_curve import UNITS, curve_notes, curve_sentences, worth_table
@@ -62,16 +63,16 @@ def label_section(comparison: Comparison) -> LabelSection | None:
 
 
 def best_by_number(comparison: Comparison, curve: LabelCurve) -> str:
-    """Return the method with the highest mean at each number of labels, as a sentence."""
+    """Return the methods with the highest mean at each number of labels, as a sentence."""
     parts = []
     for count in curve.counts:
         rows = [r for r in comparison.rows if r.labels == count and curve.score in r.scores]
-        competing = [row for row in rows if not row.uses_hidden_labels] or rows
-        if competing:
-            best = max(competing, key=lambda row: row.scores[curve.score].mean)
-            parts.append(f"{best.method} with {count} ({share(best.scores[curve.score].mean)})")
+        if rows:
+            best = leaders(rows, curve.score)
+            names = " and ".join(row.method for row in best)
+            parts.append(f"{names} with {count} ({share(best[0].scores[curve.score].mean)})")
     kind = score_title(curve.score)
-    return f"The highest mean {kind} by {UNITS[curve.key]} has {', '.join(parts)}."
+    return f"The highest mean {kind} by {UNITS[curve.key]}: {', '.join(parts)}."
 
 
 def _line(comparison: Comparison, curve: LabelCurve, method: str, index: int) -> Line | None:

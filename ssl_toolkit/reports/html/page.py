@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from ssl_toolkit.comparisons.ranking import leaders
 from ssl_toolkit.comparisons.schema import (
     ComparedRun,
     Comparison,
@@ -129,8 +130,7 @@ def _summary(comparison: Comparison) -> list[str]:
             best_by_number(comparison, comparison.curve),
             *(f"{text}." for text in curve_sentences(comparison, comparison.curve)),
         ]
-    competing = [row for row in rows if not row.uses_hidden_labels] or rows
-    best = max(competing, key=lambda row: row.scores[score].mean)
+    best, *equal = leaders(rows, score)
     stats = best.scores[score]
     seeds = "on one seed" if stats.count == 1 else f"over {stats.count} seeds"
     result = f"{stats_text(stats)} {seeds}"
@@ -139,6 +139,9 @@ def _summary(comparison: Comparison) -> list[str]:
     else:
         hidden = any(row.uses_hidden_labels for row in rows)
         among = " of the rows that do not use the hidden labels" if hidden else ""
+        if equal:
+            names = " and ".join(row.name for row in (best, *equal))
+            return [f"{names} have the same highest mean {kind}{among}: {share(stats.mean)}."]
         sentences = [f"{best.name} has the highest mean {kind}{among}: {result}."]
     if stats.interval is not None:
         lower, upper = stats.interval
@@ -163,12 +166,11 @@ def _missing(comparison: Comparison) -> str:
 def _imbalance(comparison: Comparison) -> str:
     """Return the long tails that the runs were drawn with, in a sentence; empty without any."""
     drawn = (run.summary.imbalance for run in comparison.runs if run.summary)
-    tails = {tail.ratios: tail for tail in drawn if tail}
-    texts = []
-    for ratios, tail in tails.items():
+    texts: dict[str, None] = {}
+    for tail in filter(None, drawn):
         counts = {"labels": tail.labels, "unlabeled images": tail.pool or {}}
         listed = [f"{max(c.values()):,} to {min(c.values()):,} {n}" for n, c in counts.items() if c]
-        texts.append(f"{' and '.join(ratios)} ({', '.join(listed)} in a class)")
+        texts[f"{' and '.join(tail.ratios)} ({', '.join(listed)} in a class)"] = None
     return f"Drawn with an imbalance of {'; '.join(texts)}." if texts else ""
 
 
