@@ -28,6 +28,7 @@ from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces.datasets import STRANGER
+from ssl_toolkit.models.timm_sources import has_source
 
 
 class Change(Part):
@@ -167,10 +168,13 @@ def hashes_of_inputs(experiment: Experiment) -> dict[str, str]:
 
     They don't depend on the seed, so that runs of different seeds can be compared.
     """
-    table, weights = experiment.table, experiment.config.settings.weights
+    table, settings = experiment.table, experiment.config.settings
     strangers = table.labels == STRANGER
     parts = {"data": ~strangers, "strangers": strangers}
     hashes = {n: table_hash(table, np.flatnonzero(of)) for n, of in parts.items() if of.any()}
+    weights = settings.weights
+    if weights is None and has_source(settings.backbone):  # a folder, whose files may be replaced
+        weights = getattr(experiment.trainer.classifier.backbone, "weights_source", None)
     if weights is None:
         return hashes
     path = Path(weights)

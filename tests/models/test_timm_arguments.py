@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -217,6 +218,8 @@ def test_the_saved_model_of_a_run_needs_no_folder(
     typed = [word for k, v in values.items() for word in (f"--{k.replace('_', '-')}", str(v))]
     done = call("run", *typed, "--pretrained", "--output", run, "--set", "model.freeze=none")
     assert done.returncode == 0, done.stderr
+    weights = hashlib.sha256((moved / "model.safetensors").read_bytes()).hexdigest()
+    assert json.loads((run / "record.json").read_text())["inputs"]["weights file"] == weights
     shutil.rmtree(moved)
     stored = json.loads((run / "model" / "config.json").read_text())
     assert stored["backbone"] == f"timm:{VIT}"
