@@ -229,7 +229,7 @@ def _uses_hidden_labels(algorithm: str, runs: Sequence[ComparedRun]) -> bool:
 
 def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
-    notes = [_missing(runs)] if len(completed) < len(runs) else []
+    notes = [text] if (text := _missing(runs)) else []
     if any(run.summary and not run.summary.is_tested for run in completed):
         notes.append(
             "runs without test images have a validation accuracy only, which chose their weights"
@@ -255,15 +255,16 @@ def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> lis
 
 
 def _missing(runs: Sequence[ComparedRun]) -> str:
+    """Return how many runs are in no mean, and whether rows have other seeds; empty for neither."""
     seeds: dict[str, set[int]] = {}
     for run in runs:
         if run.completed:
             seeds.setdefault(run.row, set()).add(run.seed)
     left = sum(not run.completed for run in runs)
-    note = f"{left} of {len(runs)} runs have no results and are in no mean"
+    parts = [f"{left} of {len(runs)} runs have no results and are in no mean"] if left else []
     if len(set(map(frozenset, seeds.values()))) > 1:
-        note += "; rows have means over different seeds, differences are over the common ones"
-    return note
+        parts += ["rows have means over different seeds, differences are over the common ones"]
+    return "; ".join(parts)
 
 
 def _environment(completed: Sequence[ComparedRun]) -> list[str]:

@@ -121,6 +121,12 @@ def test_every_differing_key_is_named_in_one_error(tmp_path: Path) -> None:
         assert value in messages[0]
 
 
+def test_rows_of_different_seeds_are_noted(tmp_path: Path) -> None:
+    _, *runs = two_rows(tmp_path)
+    (note,) = gathered(runs, baseline="plain").notes
+    assert note == "rows have means over different seeds, differences are over the common ones"
+
+
 def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
     runs = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}})
     made = gathered(runs, allow=["lr", "ema"])
