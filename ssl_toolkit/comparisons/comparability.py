@@ -57,8 +57,8 @@ def check_comparable(
                 messages.append(f"{key} differs between the seeds of {row}: {value}{_PERMIT}")
         for key, value in _varying(_over_seeds(of_row, _algorithm_settings)):
             messages.append(f"{key} differs between the seeds of {row}: {value}")
-    of_seeds: tuple[Consequence, ...] = ("split", "initial weights")
-    unequal = [m for name in of_seeds for m in _unequal(runs, name, keys_behind(name))]
+    weights = _unequal(runs, "initial weights", keys_behind("initial weights"))
+    unequal = [*unequal_splits(runs), *weights]
     # Other images or weights make other splits and initial weights: the seeds that differ say more.
     messages += unequal or unequal_inputs(runs)
     messages += _unequal(runs, "classes", keys_behind("classes"))
@@ -83,6 +83,11 @@ def run_defaults_of(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 def unequal_inputs(runs: Sequence[ComparedRun]) -> list[str]:
     """Return a message for each input whose content is not the same for all seeds."""
     return [message for name in _INPUTS for message in _unequal(runs, name, keys_behind(name))]
+
+
+def unequal_splits(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return a message for each seed whose runs have several splits by equal settings."""
+    return [*_unequal(runs, "split", keys_behind("split"))]
 
 
 def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from ssl_toolkit import registry
-from ssl_toolkit.comparisons.comparability import differences, unequal_draws
+from ssl_toolkit.comparisons.comparability import differences, unequal_draws, unequal_splits
 from ssl_toolkit.comparisons.schema import (
     CONFIG,
     PLAN,
@@ -33,6 +34,7 @@ from ssl_toolkit.config.loading import ResolvedConfig, load_config
 from ssl_toolkit.config.settings import Settings, shared_keys
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Rows, Split
+from ssl_toolkit.data.splits.split_file import PARTS
 from ssl_toolkit.engine.compatibility import check_parts, fits_random_features
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
@@ -242,7 +244,7 @@ class _Rehearsal(NamedTuple):
     inputs: Mapping[str, str]
     """Hashes as of `RunRecord.inputs`."""
     draws: ComparedRun
-    """The run with the hashes of its draws."""
+    """The run with the hashes of its draws, and of the rows of its split."""
     warnings: tuple[str, ...]
 
 
@@ -289,7 +291,8 @@ def _rehearse_all(
         rehearse(comparison.rows[0], seed)
     show_warnings({run: found.warnings for run, found in rehearsals.items()}, console)
     messages = list(dict.fromkeys(message for found in faults.values() for message in found))
-    messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
+    draws = [rehearsal.draws for rehearsal in rehearsals.values()]
+    messages += unequal_splits(draws) or unequal_draws(draws)
     if messages:
         raise ConfigError(messages)
     return comparison, rehearsals
@@ -330,10 +333,18 @@ def _rehearse(
         folder=folder,
         status="missing",
         config=config.tree(),
-        record=RunRecord.model_construct(split="", initial_weights="", draws=draws),
+        record=RunRecord.model_construct(
+            split=_hash_of_rows(experiment.split), initial_weights="", draws=draws
+        ),
     )
     inputs, warnings = hashes_of_inputs(experiment), tuple(experiment.warnings)
     return _Rehearsal(images, experiment.table, experiment.split, inputs, run, warnings)
+
+
+def _hash_of_rows(split: Split) -> str:
+    """Return a hash of a split of a table; unlike the recorded one, it needs no content."""
+    digests = (hashlib.sha256(getattr(split, part).tobytes()).digest() for part in PARTS)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,12 @@ from ssl_toolkit import (
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.console import Console
+from ssl_toolkit.data.load import load_table
+from ssl_toolkit.data.splits.split_file import save_split
 from ssl_toolkit.engine.costs import Costs
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.engine.splitting import split_of
 from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.multirun import compare as comparing
 from ssl_toolkit.multirun import plan as planning
@@ -204,6 +209,20 @@ def test_launchers_assign_gpus_if_there_are_any(
 
 
 # --- threads and the budget are part of the plan ------------------------------------------------
+
+
+def test_rows_of_other_split_files_are_refused(tmp_path: Path) -> None:
+    config = validate([Layer("", {"dataset": "digits", "steps": 12})])
+    settings = resolve_config(config)[0].settings
+    table, split, _ = split_of(load_table(settings), settings)
+    rows = {}
+    for name, rows_of in (("one", split.labeled), ("two", split.labeled[::-1])):
+        save_split(tmp_path / f"{name}.json", table, replace(split, labeled=rows_of))
+        rows[name] = {"algo": "supervised", "split": str(tmp_path / f"{name}.json")}
+    with pytest.raises(ConfigError, match="^split of seed 0 must .* in one; .* in two"):
+        plan(tmp_path / "none", algos=None, rows=rows)
+    rows["two"] = rows["one"]
+    assert len(plan(tmp_path / "none", algos=None, rows=rows).configs) == 2
 
 
 def test_a_plan_keeps_its_threads_and_its_budget(tmp_path: Path) -> None:
