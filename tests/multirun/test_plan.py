@@ -219,7 +219,7 @@ def test_rows_of_other_split_files_are_refused(tmp_path: Path) -> None:
     for name, rows_of in (("one", split.labeled), ("two", split.labeled[::-1])):
         save_split(tmp_path / f"{name}.json", table, replace(split, labeled=rows_of))
         rows[name] = {"algo": "supervised", "split": str(tmp_path / f"{name}.json")}
-    with pytest.raises(ConfigError, match="^split of seed 0 must .* in one; .* in two"):
+    with pytest.raises(ConfigError, match=r"^split of seed 0 must .* in one; .* in two"):
         plan(tmp_path / "none", algos=None, rows=rows)
     rows["two"] = rows["one"]
     assert len(plan(tmp_path / "none", algos=None, rows=rows).configs) == 2
