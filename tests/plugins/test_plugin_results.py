@@ -186,7 +186,11 @@ def rebinding(self: Any, batch: Any, ctx: Any) -> StepOutput:
             {"weigh_labels": lambda self, losses, batch, ctx: losses.mean()},
             "weigh_labels of add-on Mistaken returned the shape () instead of (4,)",
         ),
-        ("addons", {"losses": lambda self, batch, ctx, output: None}, "NoneType, not a dict of Loss"),
+        (
+            "addons",
+            {"losses": lambda self, batch, ctx, output: None},
+            "NoneType, not a dict of Loss",
+        ),
         (
             "addons",
             {"losses": lambda self, batch, ctx, output: {"own": torch.zeros(())}},
