@@ -23,6 +23,7 @@ FLAGS = "command line"
 _NUMBER, _INTEGER, _SWITCH = "must be a number", "must be an integer", "must be true or false"
 _MAP = "must be a map of options"
 _MESSAGES = {
+    "value_error": "{error}",
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
     "finite_number": "must be a finite number",

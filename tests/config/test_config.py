@@ -48,6 +48,14 @@ def faults(*layers: Layer) -> str:
 # --- what is told about a fault -----------------------------------------------------------------
 
 
+def test_a_rule_between_the_options_of_a_plugin_is_reported_in_its_words() -> None:
+    options = {"forward": "selective", "interleaved": True}
+    message = faults(Layer("flags", {"algo": "fixmatch", "fixmatch": options}))
+    assert (
+        message == "flags: fixmatch: forward=selective can't be interleaved; leave one of them out"
+    )
+
+
 def test_all_errors_are_reported_together_with_file_key_and_value(write: Write) -> None:
     first = write("algo: fixmatch\nlerning_rate: 0.1\nsteps: many\nema: {decay: 2}\n")
     second = write("fixmatch: {treshold: 0.9, unlabeled_ratio: 0}\nmixmatch: {alpha: 0.5}\n")

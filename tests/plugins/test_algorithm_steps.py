@@ -242,5 +242,5 @@ def test_without_confident_image_fixmatch_trains_on_the_labels_alone() -> None:
     assert ctx.calls[-1] == ("forward", 4, True)
     assert output.losses["unsupervised"].value == 0
     objective(output).backward()
-    with pytest.raises(ValidationError, match="not with forward=selective"):
+    with pytest.raises(ValidationError, match="can't be interleaved"):
         FixMatch.Config(forward="selective", interleaved=True)

@@ -91,7 +91,7 @@ class FixMatch(Algorithm):
         @model_validator(mode="after")
         def _check_order(self) -> Self:
             if self.interleaved and self.forward == "selective":
-                raise ValueError("interleaved deals out equal groups: not with forward=selective")
+                raise ValueError("forward=selective can't be interleaved; leave one of them out")
             return self
 
     profiles: ClassVar[Mapping[str, Any]] = {
