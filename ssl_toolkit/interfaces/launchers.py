@@ -64,7 +64,7 @@ class Launcher(ABC):
     """Base class of job runners.
 
     Args:
-        options: An instance of the class's ``Config``.
+        config: Options, an instance of the class's ``Config``.
     """
 
     plugin_kind: ClassVar[str] = "launchers"
@@ -72,8 +72,8 @@ class Launcher(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that it imports; if one is not installed, the comparison doesn't start."""
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, config: Options) -> None:
+        self.config = config
 
     @abstractmethod
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:

@@ -23,10 +23,10 @@ class Local(Launcher):
             None, ge=1, help="number of concurrent runs; default: one per GPU, else one per core"
         )
 
-    options: Config
+    config: Config
 
-    def __init__(self, options: Config) -> None:
-        super().__init__(options)
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
         self._stopped_at: float | None = None
         self._running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
 
@@ -64,11 +64,11 @@ class Local(Launcher):
 
     def slots(self, count: int) -> int:
         """See `Launcher`."""
-        return self.options.jobs or max(1, min(count, cores()))
+        return self.config.jobs or max(1, min(count, cores()))
 
     def _slots_of(self, jobs: Sequence[Job]) -> int:
         gpus = max((job.local_gpus for job in jobs), default=0)
-        if self.options.jobs is None and gpus:
+        if self.config.jobs is None and gpus:
             return max(1, len(visible_gpus()) // gpus)
         return self.slots(len(jobs))
 

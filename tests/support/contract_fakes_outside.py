@@ -29,8 +29,8 @@ from ssl_toolkit import (
 class OneByOne(Launcher):
     """Run one job after the other."""
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
+    def __init__(self, config: Options) -> None:
+        super().__init__(config)
         self.stopped = False
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -36,10 +36,10 @@ class Ray(Launcher):
         )
         jobs: int | None = option(None, ge=1, help="runs at a time; none: as many as fit")
 
-    options: Config
+    config: Config
 
-    def __init__(self, options: Config) -> None:
-        super().__init__(options)
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
         self._stopping = False
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
@@ -51,12 +51,12 @@ class Ray(Launcher):
         """
         import ray
 
-        with _connected(self.options.address):
+        with _connected(self.config.address):
             for job in jobs:
                 _check_room(job)
-            task = ray.remote(max_retries=self.options.retries)(JobProcess.run)
+            task = ray.remote(max_retries=self.config.retries)(JobProcess.run)
             waiting = list(jobs)
-            at_a_time = self.options.jobs or len(waiting)
+            at_a_time = self.config.jobs or len(waiting)
             running: dict[Any, Job] = {}
             last: list[JobResult] = []
             try:

@@ -48,11 +48,11 @@ class Slurm(Launcher):
             {}, help="further flags of sbatch, without dashes: {constraint: a100, qos: long}"
         )
 
-    options: Config
+    config: Config
 
-    def __init__(self, options: Config) -> None:
-        super().__init__(options)
-        if options.cluster == "slurm" and shutil.which("srun") is None:
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.cluster == "slurm" and shutil.which("srun") is None:
             raise ConfigError(
                 "launcher slurm: srun not found; run this where jobs are submitted, "
                 "or try it with --set launcher_options.cluster=local"
@@ -87,7 +87,7 @@ class Slurm(Launcher):
         while running and time.monotonic() < deadline:
             for submitted, job in list(running.items()):
                 # Slurm reports the end of a job late; the lock of the run's folder is gone at once.
-                ended = self.options.cluster == "slurm" or submitted.done()
+                ended = self.config.cluster == "slurm" or submitted.done()
                 if ended and JobProcess.of(job).folder_is_free():
                     del running[submitted]
                     if submitted.paths.stdout.exists():
@@ -100,9 +100,9 @@ class Slurm(Launcher):
         Raises:
             ConfigError: The device is ``auto``, which does not determine whether jobs need GPUs.
         """
-        if self.options.cluster == "local":
+        if self.config.cluster == "local":
             return max(job.local_gpus for job in jobs)
-        requested = any("gpu" in f"{key}={value}" for key, value in self.options.sbatch.items())
+        requested = any("gpu" in f"{key}={value}" for key, value in self.config.sbatch.items())
         if any(job.gpus_if_any for job in jobs) and not requested:
             raise ConfigError(
                 "--device auto: a job of Slurm has only the GPUs that it requests; use --device "
@@ -113,28 +113,28 @@ class Slurm(Launcher):
     def _submit(self, jobs: Sequence[Job]) -> list[Any]:
         import submitit
 
-        options = self.options
+        config = self.config
         executor = submitit.AutoExecutor(
             jobs[0].log.parent / "slurm",
-            cluster=options.cluster,
-            slurm_max_num_timeout=options.restarts,
-            local_max_num_timeout=options.restarts,
+            cluster=config.cluster,
+            slurm_max_num_timeout=config.restarts,
+            local_max_num_timeout=config.restarts,
         )
         parameters = {
-            "slurm_partition": options.partition,
-            "slurm_account": options.account,
-            "slurm_setup": options.setup or None,
-            "slurm_array_parallelism": options.jobs,
-            "mem_gb": options.memory_gb,
+            "slurm_partition": config.partition,
+            "slurm_account": config.account,
+            "slurm_setup": config.setup or None,
+            "slurm_array_parallelism": config.jobs,
+            "mem_gb": config.memory_gb,
             "gpus_per_node": self._gpus(jobs) or None,
         }
         executor.update_parameters(
             name="ssl-toolkit",
-            timeout_min=options.minutes,
+            timeout_min=config.minutes,
             nodes=1,
             tasks_per_node=1,
-            cpus_per_task=options.cpus or max(job.threads for job in jobs),
-            slurm_additional_parameters={"requeue": True, **options.sbatch},
+            cpus_per_task=config.cpus or max(job.threads for job in jobs),
+            slurm_additional_parameters={"requeue": True, **config.sbatch},
             **{key: value for key, value in parameters.items() if value is not None},
         )
         with JobProcess.interruptible(), executor.batch():
