@@ -151,7 +151,7 @@ def read_shard(folder: Path, example: tuple[bool, bytes]) -> str:
     # The index of shards takes files of equal size and modification time for the same file.
     time = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
     os.utime(path, ns=(time, time))
-    table = read_data(path, size=8, skip_bad=True)
+    table = read_data(path, size=8, on_bad_image="skip")
     _check_keys(table.keys)
     pixels = table.read(np.arange(len(table.keys)), 8)
     assert pixels.shape == (len(table.keys), 8, 8, 3)

@@ -28,7 +28,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     help="Path to the .npz or .parquet file to write.",
 )
 @MODEL
-def command(data: Path, on_bad_image: str, output: Path, **settings: Any) -> None:
+def command(data: Path, output: Path, **settings: Any) -> None:
     """Compute the features of all images in DATA: data as for --data, or a folder of images.
 
     The features are those of the penultimate layer, in eval mode and without augmentation. They are
@@ -40,8 +40,7 @@ def command(data: Path, on_bad_image: str, output: Path, **settings: Any) -> Non
     from ssl_toolkit.inference.embed import embed
 
     check_target(output, (".npz", ".parquet"))
-    skip_bad, progress = on_bad_image == "skip", Console().reading
-    embeddings = embed(data, skip_bad=skip_bad, progress=progress, **settings)
+    embeddings = embed(data, progress=Console().reading, **settings)
     embeddings.save(output)
     count, size = embeddings.features.shape
     echo(f"{output}: {count} images, {size} features each", err=True)

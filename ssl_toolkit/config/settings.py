@@ -44,6 +44,9 @@ RecipeOrNone = Annotated[
 Bits = Annotated[Literal[8, 16], BeforeValidator(plain)]
 """Bits of a channel."""
 
+OnBadImage = Literal["error", "skip"]
+"""How unreadable images are handled: refused, each with an error, or left out."""
+
 Profile = Literal["paper", "reference", "original"]
 """Whose formulas and settings are used: ``paper``, or a key of `Algorithm.profiles`."""
 
@@ -154,9 +157,8 @@ class Settings(Options):
         "no", help="leave images that seem to belong to no class out of the unlabeled batches, or "
         "draw them less often (soft)", flag=True,
     )
-    on_bad_image: Literal["error", "skip"] = setting(
-        "error", help="how to handle unreadable images", flag=True,
-        affects=("table", "split"),
+    on_bad_image: OnBadImage = setting(
+        "error", help="how to handle unreadable images", flag=True, affects=("table", "split"),
     )
     stream_buffer: int | None = setting(
         None, help="decode unlabeled images during training, shuffled within a buffer of N", ge=1,

@@ -13,7 +13,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config import defaults
 from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, size_text
 from ssl_toolkit.config.sections import StrangerSettings
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import OnBadImage, Settings
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.data.packed_strings import PackedStrings
@@ -64,12 +64,11 @@ def load_table(
     root = None if settings.root is None else Path(settings.root)
     streamed = settings.stream_buffer is not None
     size = None if streamed or lazily else settings.image_size
-    skip = settings.on_bad_image == "skip"
     pixels = pixel_format(settings)
     if settings.data is not None:
         table = read_data(
             Path(settings.data), root=root, size=size, fit=settings.fit, pixels=pixels,
-            workers=settings.workers, skip_bad=skip, progress=progress,
+            workers=settings.workers, on_bad_image=settings.on_bad_image, progress=progress,
             unlabeled=settings.labels is not None, multilabel=settings.task == "multilabel",
         )  # fmt: skip
         if settings.labels is not None and len(table.classes) < 2:
@@ -81,7 +80,7 @@ def load_table(
         name = settings.dataset or defaults.DATASET
         table = check_table(named_dataset(name).load(root, download=settings.download), name)
         table = lay_out(table, settings.fit, settings.workers, pixels)
-        table = verify(table, size, skip_bad=skip, progress=progress)
+        table = verify(table, size, on_bad_image=settings.on_bad_image, progress=progress)
     if (table.label_sets is not None) != (settings.task == "multilabel"):
         has, task = ("several classes", "multilabel")
         if table.label_sets is None:
@@ -118,7 +117,7 @@ def _add_candidates(
         size = None if lazily else settings.image_size
         strangers = read_data(
             path, size=size, fit=settings.fit, pixels=pixel_format(settings),
-            workers=settings.workers, skip_bad=settings.on_bad_image == "skip",
+            workers=settings.workers, on_bad_image=settings.on_bad_image,
             progress=progress, unlabeled=True,
         )  # fmt: skip
     else:
@@ -171,7 +170,7 @@ def read_data(
     fit: Fit = "crop",
     pixels: PixelFormat | None = None,
     workers: int = 0,
-    skip_bad: bool = False,
+    on_bad_image: OnBadImage = "error",
     unlabeled: bool = False,
     multilabel: bool = False,
     progress: Progress | None = None,
@@ -191,7 +190,7 @@ def read_data(
         fit: See `fit_image`.
         pixels: Channels and bits; None for those of the data.
         workers: Threads that decode.
-        skip_bad: Drop unreadable images, each with a note, instead of refusing them.
+        on_bad_image: Refuse unreadable images, or ``skip`` them, each with a note.
         unlabeled: Accept data without classes, such as a folder of images.
         multilabel: Read any number of classes per image, which manifests and arrays can have.
         progress: Called while images are decoded.
@@ -214,7 +213,7 @@ def read_data(
         others = unused_notes(filter(kind_of_name, rows.unused), "")
         raise DataError("; ".join([f"{display_path(path)} has no images", *others]))
     table = lay_out(table, fit, workers, pixels or RGB8)
-    table = verify(table, size, skip_bad=skip_bad, progress=progress)
+    table = verify(table, size, on_bad_image=on_bad_image, progress=progress)
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
     kind = "images" if table.features is None else "features"
@@ -298,7 +297,7 @@ def verify(
     table: ImageTable,
     size: Size | None,
     *,
-    skip_bad: bool = False,
+    on_bad_image: OnBadImage = "error",
     progress: Progress | None = None,
 ) -> ImageTable:
     """Decode the image files of a table, unless they are in the cache.
@@ -306,7 +305,7 @@ def verify(
     Args:
         table: Images; returned unchanged if they are not files.
         size: Size in pixels; None decodes none.
-        skip_bad: Drop unreadable images instead of refusing them.
+        on_bad_image: As for `read_data`.
         progress: Called while images are decoded.
 
     Returns:
@@ -321,7 +320,7 @@ def verify(
         raise DataError(f"--image-size {size_text(size)}: the data set {what}; leave it out")
     if size is None or files is None or not (faults := files.open(size, progress)):
         return table
-    if not skip_bad:
+    if on_bad_image == "error":
         raise unreadable(files, faults)
     good = np.delete(np.arange(len(files)), sorted(faults))
     labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.images import Fit, Size, parse_size
-from ssl_toolkit.config.settings import Bits, Settings
+from ssl_toolkit.config.settings import Bits, OnBadImage, Settings
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import pixel_format, read_data
 from ssl_toolkit.data.readers.npz import EMBEDDINGS_FORMAT
@@ -65,8 +65,7 @@ class Embeddings:
         if target.suffix.lower() == ".parquet":
             _write_parquet(self, buffer)
         elif target.suffix.lower() == ".npz":
-            names = {"keys": self.keys, "classes": self.classes}
-            texts = {name: np.array(values, dtype=np.str_) for name, values in names.items()}
+            texts = {name: np.array(getattr(self, name), np.str_) for name in ("keys", "classes")}
             np.savez(buffer, format=np.int64(EMBEDDINGS_FORMAT), **vars(self) | texts)
         else:
             raise ConfigError(f"{display_path(target)}: the output must be a .npz or .parquet file")
@@ -83,7 +82,7 @@ def embed(
     bits: Bits | None = None,
     fit: Fit = "crop",
     root: str | os.PathLike[str] | None = None,
-    skip_bad: bool = False,
+    on_bad_image: OnBadImage = "error",
     device: str = "auto",
     batch_size: int = 64,
     workers: int | None = None,
@@ -104,7 +103,7 @@ def embed(
         bits: bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
         fit: ``crop`` crops the center square of an image; ``pad`` pads it with white.
         root: folder that the paths of a manifest are relative to; None for the manifest's.
-        skip_bad: skip unreadable images instead of refusing them.
+        on_bad_image: ``error`` refuses unreadable images, ``skip`` leaves them out.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         batch_size: images in a forward pass.
         workers: threads that decode images, 0 for none; None for one per processor, at most 8.
@@ -122,7 +121,7 @@ def embed(
         Path(data),
         pixels=pixel_format(Settings(data=str(data), channels=channels, bits=bits)),
         root=None if root is None else Path(root),
-        skip_bad=skip_bad,
+        on_bad_image=on_bad_image,
         workers=workers,
         size=size,
         fit=fit,

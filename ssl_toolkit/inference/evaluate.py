@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.settings import OnBadImage
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_checkpoint
@@ -72,7 +73,7 @@ def evaluate(
     data: str | os.PathLike[str] | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
-    skip_bad: bool = False,
+    on_bad_image: OnBadImage = "error",
     confusion: str | os.PathLike[str] | None = None,
     device: str | None = None,
     batch_size: int | None = None,
@@ -86,7 +87,7 @@ def evaluate(
         data: a folder or manifest as for training, with the same classes; None for the data of
             the run.
         root: folder that the paths of a manifest are relative to.
-        skip_bad: skip unreadable images of `data` instead of refusing them.
+        on_bad_image: as for `embed`, for the images of `data`.
         confusion: path to a .png file for the confusion matrix of the test part, or of the last
             part that has scores.
         device: see `load_model`; None for that of the run.
@@ -120,7 +121,7 @@ def evaluate(
         table = read_data(
             source,
             root=base,
-            skip_bad=skip_bad,
+            on_bad_image=on_bad_image,
             size=model.image_size,
             fit=model.fit,
             pixels=model.pixels,

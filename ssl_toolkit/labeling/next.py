@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ssl_toolkit.config.images import Fit, Size
+from ssl_toolkit.config.settings import OnBadImage
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.folders import folders_are_classes
@@ -86,7 +87,7 @@ def choose_next(
     weights: str | os.PathLike[str] | None = None,
     image_size: Size | None = None,
     fit: Fit = "crop",
-    skip_bad: bool = False,
+    on_bad_image: OnBadImage = "error",
     seed: int = 0,
     device: str = "auto",
     batch_size: int = 64,
@@ -112,7 +113,7 @@ def choose_next(
         weights: Path to its weights; None for the published ones.
         image_size: Side in pixels; None for the backbone's.
         fit: As for ``--fit``.
-        skip_bad: Leave out unreadable images instead of refusing them.
+        on_bad_image: As for `embed`.
         seed: Seed of random choices and of k-means.
         device: As for `load_model`.
         batch_size: Images in a forward pass.
@@ -144,7 +145,7 @@ def choose_next(
             size=size,
             fit=fit,
             workers=threads,
-            skip_bad=skip_bad,
+            on_bad_image=on_bad_image,
             unlabeled=True,
             progress=progress,
         )

@@ -278,7 +278,7 @@ def _choose(plan: RoundPlan, config: RunConfig, folder: RoundFolder, *, trained:
             weights=settings.weights if pretrained else None,
             image_size=settings.image_size if pretrained else None,
             fit=settings.fit,
-            skip_bad=settings.on_bad_image == "skip",
+            on_bad_image=settings.on_bad_image,
             seed=settings.seed,
             device=settings.device,
             workers=settings.workers,

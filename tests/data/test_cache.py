@@ -340,9 +340,9 @@ def test_unreadable_images_are_reported_from_the_cache_too(folder, root):
         assert len(caught.value.messages) == 2
         assert str(bad) in caught.value.messages[0]
         assert "damaged" in caught.value.messages[0]
-    table = read_data(folder, size=8, skip_bad=True)
+    table = read_data(folder, size=8, on_bad_image="skip")
     assert table.keys == tuple(f"train/{key}.png" for key in ("a/0", "a/4", "b/1", "b/3", "b/5"))
-    plain = read_data(folder, size=8, skip_bad=True)
+    plain = read_data(folder, size=8, on_bad_image="skip")
     assert plain.notes == table.notes
     assert (table.read(np.arange(5), 8) == plain.read(np.arange(5), 8)).all()
     assert [table.digest(row) for row in range(5)] == [plain.digest(row) for row in range(5)]
@@ -357,7 +357,7 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
     elif kept == "file":
         monkeypatch.setattr(training_images, "_COPIED_BYTES", 0)
         monkeypatch.setattr(image_files, "_MAPPED_BYTES", 200)
-    table = read_data(folder, size=8, skip_bad=True)
+    table = read_data(folder, size=8, on_bad_image="skip")
     rows = np.array([3, 1, 4])
     made = load_images(table, rows, 8)
     assert isinstance(made.images, torch.Tensor) == (kept == "copy")
@@ -378,7 +378,7 @@ def test_a_table_without_a_size_gets_its_cache_in_the_store(folder, root):
     load_images(table, np.arange(6), 8)
     assert len(folders(root)) == 1
     (folder / "train/a/2.png").write_bytes(b"")
-    table = read_data(folder, size=8, skip_bad=True)
+    table = read_data(folder, size=8, on_bad_image="skip")
     assert len(load_images(table, np.arange(5), 8)) == 5
     gone = read_data(folder)
     (folder / "train/b/1.png").write_bytes(b"")

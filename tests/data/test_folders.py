@@ -219,14 +219,14 @@ def test_unreadable_images_of_all_splits_are_named_together(cases, tmp_path):
             read_data(tmp_path / "data", size=8, workers=workers)
         assert len(caught.value.messages) == 4
         assert all(str(path) in str(caught.value) for path in bad)
-    table = read_data(tmp_path / "data", size=8, skip_bad=True)
+    table = read_data(tmp_path / "data", size=8, on_bad_image="skip")
     assert counts(table) == {"labeled": 15, "unlabeled": 11, "test": 11}
     assert sum(note.startswith("skipped ") for note in table.notes) == 3
     assert not any(key.endswith("u_003.png") for key in table.keys)
 
 
 def test_the_decompression_bomb_is_skipped(cases):
-    table = read_data(cases / "c07_bomb", size=8, skip_bad=True)
+    table = read_data(cases / "c07_bomb", size=8, on_bad_image="skip")
     assert counts(table) == BASE
     assert "60000 x 60000" in noted(table, "skipped unlabeled/huge.png")
 

@@ -159,7 +159,7 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
     pq.write_table(table, path)
     with pytest.raises(DataError, match="the row holds no image"):
         read_data(path, size=8)
-    assert len(read_data(path, size=8, skip_bad=True).keys) == 3
+    assert len(read_data(path, size=8, on_bad_image="skip").keys) == 3
 
 
 def test_a_missing_pyarrow_names_the_extra(data, monkeypatch):

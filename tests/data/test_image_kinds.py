@@ -114,7 +114,7 @@ def test_skipped_images_are_the_reason_why_a_class_is_empty(tmp_path: Path) -> N
     with pytest.raises(
         DataError, match=r"1 unreadable ones, the first b/1\.png: a Git LFS pointer"
     ):
-        read_data(tmp_path, size=8, skip_bad=True)
+        read_data(tmp_path, size=8, on_bad_image="skip")
 
 
 def test_in_manifests(data: Path) -> None:

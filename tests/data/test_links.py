@@ -26,7 +26,7 @@ def test_links_of_case_14(cases):
     assert len(caught.value.messages) == 2
     assert "gone.png: broken link" in caught.value.messages[0]
     assert "--on-bad-image skip" in caught.value.messages[1]
-    table = read_data(cases / "c14_links", size=8, skip_bad=True)
+    table = read_data(cases / "c14_links", size=8, on_bad_image="skip")
     assert time.monotonic() - start < 10
     assert counts(table) == {"labeled": 17, "unlabeled": 12, "test": 12}
     assert noted(table, "gone.png") == "skipped unlabeled/gone.png: broken link"

@@ -239,14 +239,14 @@ def test_missing_images_are_named_or_skipped(folder):
     message = faults(path, size=8)
     assert [m for m in message if "none.png: no such file" in m]
     assert [m for m in message if "gone.png: no such file" in m]
-    table = read_data(path, size=8, skip_bad=True)
+    table = read_data(path, size=8, on_bad_image="skip")
     assert table.keys == ("a.png", "b.png")
     assert "unreadable images skipped: 2 of 4" in table.notes
 
 
 def test_a_class_whose_images_are_all_skipped_is_reported(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,z\n")
-    assert "class 'z' has no readable image" in faults(path, size=8, skip_bad=True)[0]
+    assert "class 'z' has no readable image" in faults(path, size=8, on_bad_image="skip")[0]
 
 
 def test_labels_of_unlabeled_images_beyond_the_classes_are_noted(folder):

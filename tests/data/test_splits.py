@@ -34,7 +34,7 @@ def test_the_labeled_layout_is_used_unchanged(cases):
 
 
 def test_case_14_links(cases):
-    split = draw_split(read_data(cases / "c14_links", size=8, skip_bad=True), seed=0)
+    split = draw_split(read_data(cases / "c14_links", size=8, on_bad_image="skip"), seed=0)
     assert sizes(split) == (17, 12, 0, 12)
 
 

@@ -126,7 +126,7 @@ def test_damaged_shards_and_images_are_named(tmp_path):
         read_data(path, size=8)
     assert "oops.png: not an image" in caught.value.messages[0]
     assert "no.png: empty file" in caught.value.messages[1]
-    assert len(read_data(path, size=8, skip_bad=True).keys) == 4
+    assert len(read_data(path, size=8, on_bad_image="skip").keys) == 4
 
 
 def test_invalid_samples_are_named(tmp_path):

@@ -142,7 +142,7 @@ def test_images_without_labels_and_unreadable_ones(folder: Path) -> None:
     (flat / "broken.png").write_bytes(b"no image")
     broken = ("--backbone", "test_resnet", "--weights", weights, "--output", folder / "x.npz")
     assert "broken.png" in refusal("embed", flat, *broken, "--image-size", SIZE)
-    skipped = embed(flat, **given, skip_bad=True)
+    skipped = embed(flat, **given, on_bad_image="skip")
     assert skipped.keys == result.keys
 
 

@@ -49,9 +49,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     help="Path to the .csv file to write (default: print CSV).",
 )
 @MODEL
-def command(
-    source: Path, on_bad_image: str, backbone: str | None, output: Path | None, **settings: Any
-) -> None:
+def command(source: Path, backbone: str | None, output: Path | None, **settings: Any) -> None:
     """Choose the images of DATA or of the data of RUN to label next, the most useful first.
 
     DATA is a folder of images without labels, or data as for --data. Write a table with the columns
@@ -69,7 +67,6 @@ def command(
     check_target(output, (".csv",), labels)
     chosen = choose_next(
         source,
-        skip_bad=on_bad_image == "skip",
         backbone=backbone or BACKBONE,
         progress=Console().reading,
         **settings,
