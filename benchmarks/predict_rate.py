@@ -71,7 +71,9 @@ def main() -> None:
             predict(classifier, store, indices, options.batch_size)
 
         def prediction() -> None:
-            predictions = model.stream(paths, options.batch_size, workers=options.workers)
+            predictions = model.stream(
+                paths, batch_size=options.batch_size, workers=options.workers
+            )
             table_rows = ([str(path), *row] for path, row in zip(paths, predictions, strict=True))
             write_rows(folder / "predictions.csv", ("path", "p_a", "p_b"), table_rows)
 

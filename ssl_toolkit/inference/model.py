@@ -156,8 +156,8 @@ class Model:
     def predict(
         self,
         images: ImageInput | Iterable[ImageInput],
-        batch_size: int = 64,
         *,
+        batch_size: int = 64,
         workers: int | None = None,
         prior: Prior | None = None,
     ) -> NDArray[np.float32]:
@@ -189,14 +189,14 @@ class Model:
         """
         if prior is not None:
             adjustment = make_adjustment(prior, self.folder, self.classes, self.task)
-            return adjustment.apply(self.predict(images, batch_size, workers=workers))[0]
+            return adjustment.apply(self.predict(images, batch_size=batch_size, workers=workers))[0]
         return self._evaluate_all(images, batch_size, workers)[0]
 
     def stranger_scores(
         self,
         images: ImageInput | Iterable[ImageInput],
-        batch_size: int = 64,
         *,
+        batch_size: int = 64,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
         """Return how little images belong to any class: `Algorithm.stranger_scores`, or energies.
@@ -269,7 +269,7 @@ class Model:
         result = np.empty((len(inputs), len(self.classes)), dtype=np.float32)
         scores = np.empty(len(inputs), dtype=np.float32)
         faults = []
-        for index, row in enumerate(self.scored(inputs, batch_size, workers=workers)):
+        for index, row in enumerate(self.scored(inputs, batch_size=batch_size, workers=workers)):
             if isinstance(row, str):
                 faults.append(f"can't read image {name_of(inputs[index], index)}: {row}")
             else:
@@ -279,7 +279,7 @@ class Model:
         return result, scores
 
     def stream(
-        self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
+        self, images: Iterable[ImageInput], *, batch_size: int = 64, workers: int | None = None
     ) -> Iterator[NDArray[np.float32] | str]:
         """Yield the results of `predict` image by image, in order, in constant memory.
 
@@ -291,11 +291,11 @@ class Model:
         Yields:
             The image's (C,) float32 probabilities, or the reason why it can't be read.
         """
-        rows = self.scored(images, batch_size, workers=workers)
+        rows = self.scored(images, batch_size=batch_size, workers=workers)
         return (row if isinstance(row, str) else row.probabilities for row in rows)
 
     def scored(
-        self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
+        self, images: Iterable[ImageInput], *, batch_size: int = 64, workers: int | None = None
     ) -> Iterator[Scored | str]:
         """Yield the results of `stream` together with the score of strangers.
 

@@ -203,7 +203,7 @@ def _classify(
     scores: deque[float] = deque()  # an estimate reads all rows before it yields one
 
     def each() -> Iterator[NDArray[np.float32] | Scored | str]:
-        for row in model.scored(listing.paths, batch_size, workers=workers):
+        for row in model.scored(listing.paths, batch_size=batch_size, workers=workers):
             if isinstance(row, str):
                 yield row
                 continue

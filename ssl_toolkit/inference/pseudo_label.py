@@ -121,7 +121,7 @@ def pseudo_label(
     limit = math.inf if rejection is None else rejection.limit
     folder = None if target is None else target.absolute().parent
     files, images, strange, unreadable = [], [], [], []
-    rows = loaded.scored(listing.paths, batch_size, workers=workers)
+    rows = loaded.scored(listing.paths, batch_size=batch_size, workers=workers)
     for name, file, row in zip(listing.names, listing.paths, rows, strict=True):
         if isinstance(row, str):
             unreadable.append(f"{name}: {row}")

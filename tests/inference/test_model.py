@@ -94,7 +94,7 @@ def test_batches_change_nothing(model: Model, cases: Path) -> None:
     paths = sorted((cases / "c00_base" / "unlabeled").iterdir())
     expected = model.predict(paths)
     for batch_size, workers in ((1, 0), (5, 3), (7, 1), (1000, 2)):
-        again = model.predict(iter(paths), batch_size, workers=workers)
+        again = model.predict(iter(paths), batch_size=batch_size, workers=workers)
         np.testing.assert_allclose(again, expected, atol=1e-6)
     assert model.predict([]).shape == (0, 4)
 
@@ -110,7 +110,7 @@ def test_a_stream_yields_reasons_in_place_of_unreadable_images(
         np.zeros((3, 4, 4), np.uint8), np.zeros((4, 4, 3), np.int64), np.zeros((0, 4), np.uint8),
         truncated, path,
     ]  # fmt: skip
-    result = list(model.stream(forms, 2, workers=workers))
+    result = list(model.stream(forms, batch_size=2, workers=workers))
     reasons = [row if isinstance(row, str) else None for row in result]
     assert reasons[0] is reasons[-1] is None
     np.testing.assert_allclose(result[0], result[-1], atol=1e-6)
@@ -134,7 +134,7 @@ def test_a_stream_reads_only_a_little_ahead(model: Model, path: Path) -> None:
             drawn += 1
             yield path
 
-    result = model.stream(endless(), 2, workers=1)  # type: ignore[arg-type]
+    result = model.stream(endless(), batch_size=2, workers=1)  # type: ignore[arg-type]
     for _ in range(4):
         next(result)
     result.close()  # type: ignore[attr-defined]
