@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, toolkit_command
+from ssl_toolkit.commands.options import INFERENCE, PATH, ROOT, setting_option, toolkit_command
 
 
 @toolkit_command
@@ -27,7 +27,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     metavar="FILE",
     help="Path to the .npz or .parquet file to write.",
 )
-@MODEL
+@INFERENCE
 def command(data: Path, output: Path, **settings: Any) -> None:
     """Compute the features of all images in DATA: data as for --data, or a folder of images.
 

@@ -9,10 +9,10 @@ import click
 
 from ssl_toolkit.commands.options import (
     JSON,
+    MODEL,
     PATH,
     PRIOR,
     ROOT,
-    RUN,
     setting_option,
     toolkit_command,
 )
@@ -20,7 +20,7 @@ from ssl_toolkit.commands.screen import echo, echo_json
 
 
 @toolkit_command
-@RUN
+@MODEL
 @click.option(
     "--data",
     type=PATH,
@@ -45,18 +45,19 @@ from ssl_toolkit.commands.screen import echo, echo_json
     help="Number of images per batch (default: that of the run).",
 )
 def command(
-    run: Path,
+    model: Path,
     data: Path | None,
     root: Path | None,
     confusion: Path | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Score the model in the folder RUN on its own validation and test images, or on --data.
+    """Score MODEL, the folder of a run, on its own validation and test images, or on --data.
 
-    With --data, score its test part, or all labeled images if it has none. The interval of the
-    accuracy is a bootstrap over the images (95%, 10,000 resamples, seed 0). The JSON includes the
-    confusion matrix: a row for each true class, a column for each predicted class.
+    With --data, score its test images, or all labeled ones if it has none; MODEL can then also be
+    the folder of an exported model. The interval of the accuracy is a bootstrap over the images
+    (95%, 10,000 resamples, seed 0). The JSON includes the confusion matrix: a row for each true
+    class, a column for each predicted class.
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.inference.evaluate import evaluate
@@ -66,7 +67,7 @@ def command(
         raise click.UsageError("--root belongs to the manifest of --data; name that too")
     progress = None if as_json else Console().reading
     result = evaluate(
-        run,
+        model,
         data,
         root=root,
         confusion=confusion,

@@ -156,6 +156,8 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="Show only warnings and results.")
 VERBOSE = click.option("--verbose", is_flag=True, help="Show every row of metrics.")
 RUN = click.argument("run", type=PATH)
+MODEL = click.argument("model", type=PATH)
+"""The folder of a run or of an exported model."""
 ROOT = setting_option("root", help="base directory of the paths in a manifest")
 WORKERS = setting_option("workers", default="one per core, at most 8")
 BATCH_SIZE = click.option(
@@ -207,7 +209,7 @@ REJECT = options(
         help="Reject images with a larger stranger score; inf to reject none.",
     ),
 )
-MODEL = options(setting_option("device"), BATCH_SIZE, WORKERS)
+INFERENCE = options(setting_option("device"), BATCH_SIZE, WORKERS)
 """How to compute with a trained model."""
 RESUMABLE = options(
     *(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.options import MODEL, PATH, PRIOR, REJECT, RUN, toolkit_command
+from ssl_toolkit.commands.options import INFERENCE, MODEL, PATH, PRIOR, REJECT, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
 @toolkit_command
-@RUN
+@MODEL
 @click.argument("images", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--output",
@@ -22,9 +22,9 @@ from ssl_toolkit.commands.screen import echo
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
 @PRIOR
 @REJECT
-@MODEL
+@INFERENCE
 def command(
-    run: Path,
+    model: Path,
     images: tuple[str, ...],
     output: Path | None,
     probabilities: bool,
@@ -35,9 +35,9 @@ def command(
     reject: float | None,
     reject_above: float | None,
 ) -> int:
-    """Classify IMAGES, files or folders, with the model of RUN.
+    """Classify IMAGES, files or folders, with a trained MODEL.
 
-    RUN is the folder of a run or of an exported model; its data isn't needed. Columns: path,
+    MODEL is the folder of a run or of an exported model; its data isn't needed. Columns: path,
     class, confidence (the probability of that class), error. An unreadable image has an empty class
     and the reason in the column error, and the exit status is then 1. With --reject or
     --reject-above, the columns stranger (yes or no) and stranger_score precede error, and rejected
@@ -47,7 +47,7 @@ def command(
     from ssl_toolkit.text import display_text
 
     count, unreadable, notes = predict_table(
-        run,
+        model,
         images,
         output,
         probabilities=probabilities,

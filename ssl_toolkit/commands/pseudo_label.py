@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.options import MODEL, PATH, REJECT, RUN, toolkit_command
+from ssl_toolkit.commands.options import INFERENCE, MODEL, PATH, REJECT, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
 @toolkit_command
-@RUN
+@MODEL
 @click.argument("pool", type=click.Path())
 @click.option(
     "--threshold",
@@ -34,9 +34,9 @@ from ssl_toolkit.commands.screen import echo
     "between the two most probable classes. Write the manifest only with --output.",
 )
 @REJECT
-@MODEL
+@INFERENCE
 def command(
-    run: Path,
+    model: Path,
     pool: str,
     threshold: float,
     output: Path | None,
@@ -47,19 +47,20 @@ def command(
     reject: float | None,
     reject_above: float | None,
 ) -> int:
-    """Label the images of the folder POOL for which the model of RUN is confident.
+    """Label the images of the folder POOL on which MODEL is confident.
 
-    Write a manifest with the columns path, label, split and confidence, which --data accepts.
-    Images below the threshold and rejected ones have no label. Paths are relative if the pool is in
-    the folder of the manifest, and absolute otherwise; training then needs --root. Unreadable
-    images are reported and left out, and the exit status is then 1.
+    MODEL is the folder of a run or of an exported model. Write a manifest with the columns path,
+    label, split and confidence, which --data accepts. Images below the threshold and rejected ones
+    have no label. Paths are relative if the pool is in the folder of the manifest, and absolute
+    otherwise; training then needs --root. Unreadable images are reported and left out, and the exit
+    status is then 1.
     """
     from ssl_toolkit.inference.pseudo_label import MANIFEST, UNCERTAIN, pseudo_label
     from ssl_toolkit.tabular import write_rows
     from ssl_toolkit.text import display_text
 
     labeling = pseudo_label(
-        run,
+        model,
         pool,
         threshold=threshold,
         output=output,

@@ -69,7 +69,7 @@ class Evaluation:
 
 
 def evaluate(
-    run: str | os.PathLike[str],
+    model: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
@@ -83,7 +83,7 @@ def evaluate(
     """Score a trained model on the data of its run, or on other labeled images.
 
     Args:
-        run: folder of a run; with `data`, also of an exported model.
+        model: folder of a run; with `data`, also of an exported model.
         data: a folder or manifest as for training, with the same classes; None for the data of
             the run.
         root: folder that the paths of a manifest are relative to.
@@ -104,7 +104,7 @@ def evaluate(
         ConfigError: the .png file can't be written, or is in the data; or it is for a model of
             ``--task multilabel``.
     """
-    path, image = at_home(run), None if confusion is None else at_home(confusion)
+    path, image = at_home(model), None if confusion is None else at_home(confusion)
     source, base = None if data is None else at_home(data), None if root is None else at_home(root)
     check_target(image, (".png",))
     for place, place_root in data_of(path) if source is None else [(source, base)]:
@@ -116,21 +116,21 @@ def evaluate(
             scored = several.validation or several.test
             thresholds = [one.threshold for one in scored.per_class.values()] if scored else ()
     else:
-        model = load_model(path, device or "auto")
-        thresholds = model.thresholds
+        loaded = load_model(path, device or "auto")
+        thresholds = loaded.thresholds
         table = read_data(
             source,
             root=base,
             on_bad_image=on_bad_image,
-            size=model.image_size,
-            fit=model.fit,
-            pixels=model.pixels,
-            multilabel=model.task == "multilabel",
+            size=loaded.image_size,
+            fit=loaded.fit,
+            pixels=loaded.pixels,
+            multilabel=loaded.task == "multilabel",
             progress=progress,
         )
-        check_classes(table.classes, model.classes, path, source)
-        classes = model.classes
-        predictions = _predict_table(model, table, source, batch_size or 64)
+        check_classes(table.classes, loaded.classes, path, source)
+        classes = loaded.classes
+        predictions = _predict_table(loaded, table, source, batch_size or 64)
     estimates: dict[str, list[str]] = {}
     if prior is not None:
         task = "multilabel" if thresholds else "multiclass"

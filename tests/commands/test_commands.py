@@ -142,7 +142,7 @@ def test_version() -> None:
         (["run", "a.yaml"], "(a.yaml); give a setting as --set KEY=VALUE, a configuration file"),
         (["run", "--bogus"], "no such option --bogus; see `ssl-toolkit run --help`"),
         (["show", "a", "b"], "argument (b); see `ssl-toolkit show --help`"),
-        (["evaluate"], "missing argument 'RUN'; see `ssl-toolkit evaluate --help`"),
+        (["evaluate"], "missing argument 'MODEL'; see `ssl-toolkit evaluate --help`"),
         (["list", "nothing"], "nothing"),
         (["show"], "NAME"),
         (

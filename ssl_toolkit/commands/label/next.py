@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.label.options import choice_options
-from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, toolkit_command
+from ssl_toolkit.commands.options import INFERENCE, PATH, ROOT, setting_option, toolkit_command
 
 
 @toolkit_command
@@ -48,7 +48,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     metavar="FILE",
     help="Path to the .csv file to write (default: print CSV).",
 )
-@MODEL
+@INFERENCE
 def command(source: Path, backbone: str | None, output: Path | None, **settings: Any) -> None:
     """Choose the images of DATA or of the data of RUN to label next, the most useful first.
 
