@@ -93,8 +93,8 @@ def features_of(table: ImageTable, backbone: str, size: int | None) -> Floats:
 
 def split(table: ImageTable, seed: int) -> tuple[Rows, Rows]:
     """Return the rows of the pool and of the test images."""
-    test = np.flatnonzero(table.parts == "test")
-    pool = np.flatnonzero(np.isin(table.parts, ("pool", "labeled")) & (table.labels >= 0))
+    test = np.flatnonzero(table.splits == "test")
+    pool = np.flatnonzero(np.isin(table.splits, ("pool", "labeled")) & (table.labels >= 0))
     if not len(test):
         groups = hashed_order(table, pool, f"cold-start/{seed}")
         test = np.sort(np.concatenate([rows[: round(0.3 * len(rows))] for rows in groups]))

@@ -60,7 +60,7 @@ def main() -> None:
         model = load_model(run, options.device)
         paths = sorted((data / "test").rglob("*.png"))
         table = read_data(data, size=options.size)
-        rows = np.flatnonzero(table.parts == "test")
+        rows = np.flatnonzero(table.splits == "test")
         store = load_images(table, rows, options.size, model.device)
         classifier = load_model(run, options.device).classifier.to(
             memory_format=torch.channels_last

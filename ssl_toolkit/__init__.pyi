@@ -60,10 +60,10 @@ from ssl_toolkit.interfaces import Launcher as Launcher
 from ssl_toolkit.interfaces import Logger as Logger
 from ssl_toolkit.interfaces import Loss as Loss
 from ssl_toolkit.interfaces import Metric as Metric
-from ssl_toolkit.interfaces import Part as Part
 from ssl_toolkit.interfaces import PixelFormat as PixelFormat
 from ssl_toolkit.interfaces import PseudoLabels as PseudoLabels
 from ssl_toolkit.interfaces import RunInfo as RunInfo
+from ssl_toolkit.interfaces import SplitName as SplitName
 from ssl_toolkit.interfaces import StepOutput as StepOutput
 from ssl_toolkit.interfaces import TaskInfo as TaskInfo
 from ssl_toolkit.interfaces import TrainingFeatures as TrainingFeatures

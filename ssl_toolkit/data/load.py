@@ -40,7 +40,7 @@ from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows, classes_of
 from ssl_toolkit.data.splits.strangers import with_strangers
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
-from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
+from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, SplitName
 from ssl_toolkit.text import display_path, summarize
 
 _FOLDERS_OF_FILES = frozenset((*PARTS, "data"))  # that may hold shards and parquet files
@@ -214,7 +214,7 @@ def read_data(
         raise DataError("; ".join([f"{display_path(path)} has no images", *others]))
     table = lay_out(table, fit, workers, pixels or RGB8)
     table = verify(table, size, on_bad_image=on_bad_image, progress=progress)
-    counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
+    counts = {part: int((table.splits == part).sum()) for part in get_args(SplitName)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
     kind = "images" if table.features is None else "features"
     summary = f"{kind}: {listed}"
@@ -323,7 +323,7 @@ def verify(
     if on_bad_image == "error":
         raise unreadable(files, faults)
     good = np.delete(np.arange(len(files)), sorted(faults))
-    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    labeled = np.isin(table.splits, ("labeled", "pool")) & (table.labels >= 0)
     before, left = map(table.class_counts, (np.flatnonzero(labeled), good[labeled[good]]))
     if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
         messages = []
@@ -338,7 +338,7 @@ def verify(
         with_files(table, files.drop(faults)),
         keys=PackedStrings(table.keys[row] for row in good.tolist()),
         labels=table.labels[good],
-        parts=table.parts[good],
+        splits=table.splits[good],
         notes=(*table.notes, *skipped(table.keys, faults)),
     )
 

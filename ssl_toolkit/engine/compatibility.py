@@ -52,7 +52,7 @@ def check_needs(
         where = "no unlabeled images are left; ask for fewer labels or --labeled-in-pool"
         if settings.data:
             way_out = "put some into its folder unlabeled/, or list some without a label"
-            if (table.parts == "pool").any():  # images of no other part can lose their label
+            if (table.splits == "pool").any():  # images of no other part can lose their label
                 way_out = "say how many labels to keep with --labels-per-class N"
             where = f"{settings.data}: there are no unlabeled images; {way_out}"
         raise DataError(f"--algo {settings.algo} learns from unlabeled images too, but {where}")

@@ -138,7 +138,7 @@ def embed(
         batch_size=batch_size,
         progress=progress,
     )
-    return Embeddings(features, tuple(table.keys), table.labels, table.classes, table.parts)
+    return Embeddings(features, tuple(table.keys), table.labels, table.classes, table.splits)
 
 
 def embed_table(

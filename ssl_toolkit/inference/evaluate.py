@@ -48,14 +48,14 @@ class Evaluation:
     classes: tuple[str, ...]
     """Names in the order of the confusion matrices."""
     scores: Mapping[str, Scores | None]
-    """By part, None for an empty one: ``validation`` and ``test`` for the run's data; for other
-    data ``test``, or ``labeled`` if it has no test part."""
+    """By split, None for an empty one: ``validation`` and ``test`` for the run's data; for other
+    data ``test``, or ``labeled`` without test images."""
     confusion: Mapping[str, NDArray[np.int64]]
-    """By part: (C, C) counts; a row for each true class, a column for each predicted one."""
+    """By split: (C, C) counts; a row for each true class, a column for each predicted one."""
     multilabel: Mapping[str, MultiLabelScores | None] = field(default_factory=dict)
-    """Scores by part under ``--task multilabel``, where the other two are empty; else empty."""
+    """Scores by split under ``--task multilabel``, where the other two are empty; else empty."""
     estimates: Mapping[str, list[str]] = field(default_factory=dict)
-    """Estimated class shares by part, as lines; empty unless they are estimated."""
+    """Estimated class shares by split, as lines; empty unless they are estimated."""
 
     @property
     def validation(self) -> Scores | None:
@@ -64,7 +64,7 @@ class Evaluation:
 
     @property
     def test(self) -> Scores | None:
-        """Scores on the test images, or on all labeled ones of data without a test part."""
+        """Scores on the test images, or on all labeled ones of data without test images."""
         return self.scores.get("test") or self.scores.get("labeled")
 
 
@@ -88,15 +88,15 @@ def evaluate(
             the run.
         root: folder that the paths of a manifest are relative to.
         on_bad_image: as for `embed`, for the images of `data`.
-        confusion: path to a .png file for the confusion matrix of the test part, or of the last
-            part that has scores.
+        confusion: path to a .png file for the confusion matrix of the test images, or of the
+            last split that has scores.
         device: see `load_model`; None for that of the run.
         batch_size: images per forward pass; changes speed and memory, not the result.
-        prior: as for `Model.predict`; an estimate is that of each part.
+        prior: as for `Model.predict`; an estimate is that of each split.
         progress: called while images are decoded.
 
     Returns:
-        The scores and confusion matrices of each part.
+        The scores and confusion matrices of each split.
 
     Raises:
         ModelError: the run is not finished.
@@ -178,10 +178,10 @@ def _predict_run(
 
 
 def _predict_table(model: Model, table: ImageTable, data: Path, batch_size: int) -> Predictions:
-    """Predict the test part, or all labeled training images if there is none."""
-    part, rows = "test", np.flatnonzero(table.parts == "test")
+    """Predict the test images, or all labeled training images if there are none."""
+    part, rows = "test", np.flatnonzero(table.splits == "test")
     if not len(rows):
-        trained = np.isin(table.parts, ("labeled", "pool"))
+        trained = np.isin(table.splits, ("labeled", "pool"))
         part, rows = "labeled", np.flatnonzero(trained & (table.labels >= 0))
     if not len(rows):
         raise DataError(f"{display_path(data)}: no image has a label, so nothing can be scored")

@@ -21,7 +21,7 @@ from ssl_toolkit.interfaces.algorithms import (
 from ssl_toolkit.interfaces.augmenters import AugmentationParams, Augmenter
 from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
 from ssl_toolkit.interfaces.context import Context, ForwardOutput
-from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, Part
+from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, SplitName
 from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
 from ssl_toolkit.interfaces.loggers import Logger, RunInfo
 from ssl_toolkit.interfaces.metrics import Metric
@@ -48,10 +48,10 @@ __all__ = [
     "Logger",
     "Loss",
     "Metric",
-    "Part",
     "PixelFormat",
     "PseudoLabels",
     "RunInfo",
+    "SplitName",
     "StepOutput",
     "Task",
     "TaskInfo",

@@ -15,7 +15,7 @@ from ssl_toolkit.config.images import RGB8, PixelFormat
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces.backbones import ChannelStatistics
 
-Part = Literal["pool", "labeled", "unlabeled", "validation", "test"]
+SplitName = Literal["pool", "labeled", "unlabeled", "validation", "test"]
 
 
 STRANGER = -2
@@ -36,8 +36,9 @@ class ImageTable:
     labels: NDArray[np.int64]
     """(N,) index into `classes`, or into the rows of `label_sets`; -1 for an image without a
     label, `STRANGER` for one of no class."""
-    parts: NDArray[np.str_]
-    """(N,) `Part` of each image; labeled, validation and test images are drawn from ``pool``."""
+    splits: NDArray[np.str_]
+    """(N,) `SplitName` of each image; labeled, validation and test images are drawn from
+    ``pool``."""
     read: Callable[[NDArray[np.int64], Any], NDArray[np.unsignedinteger[Any]]] = field(
         default_factory=lambda: _unread
     )

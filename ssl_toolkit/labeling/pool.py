@@ -64,7 +64,7 @@ def pool_of_data(table: ImageTable, labels: Path | None, base: Path | None) -> P
     Raises:
         DataError: The labels file can't be read, or names unknown, validation or test images.
     """
-    held_out = np.flatnonzero(np.isin(table.parts, ("validation", "test")))
+    held_out = np.flatnonzero(np.isin(table.splits, ("validation", "test")))
     if labels is not None:
         return _pool(table, held_out, *_read_labels(table, labels, base))
     return _pool(table, held_out, labels_of_data(table), ())
@@ -72,14 +72,14 @@ def pool_of_data(table: ImageTable, labels: Path | None, base: Path | None) -> P
 
 def labels_of_data(table: ImageTable) -> dict[int, str]:
     """Return the class by row of the images that have a label, without validation and test ones."""
-    trained = np.isin(table.parts, ("labeled", "pool"))
+    trained = np.isin(table.splits, ("labeled", "pool"))
     labeled = np.flatnonzero(trained & (table.labels >= 0))
     return {row: table.classes[table.labels[row]] for row in labeled.tolist()}
 
 
 def has_unlabeled(table: ImageTable) -> bool:
     """Return True if some images have no label, so that the labels of the others are kept."""
-    held_out = int(np.isin(table.parts, ("validation", "test")).sum())
+    held_out = int(np.isin(table.splits, ("validation", "test")).sum())
     return len(labels_of_data(table)) + held_out < len(table.keys)
 
 
@@ -144,7 +144,7 @@ def _read_labels(
         if row < 0:
             bad.add(line, f"the data has no image {text!r}")
             continue
-        own, part = int(table.labels[row]), table.parts[row]
+        own, part = int(table.labels[row]), table.splits[row]
         if not labeled and own >= 0:
             label = table.classes[own]
         if row in lines:
@@ -171,7 +171,7 @@ def _read_labels(
 def _pool(
     table: ImageTable, held_out: Rows, names: Mapping[int, str], skipped: Sequence[int]
 ) -> Pool:
-    held_out = np.union1d(held_out, np.flatnonzero(np.isin(table.parts, ("validation", "test"))))
+    held_out = np.union1d(held_out, np.flatnonzero(np.isin(table.splits, ("validation", "test"))))
     labeled = np.array(sorted(set(names) - {*held_out.tolist()}), dtype=np.int64)
     classes = tuple(sorted({*table.classes, *names.values()}))
     numbers = {name: number for number, name in enumerate(classes)}

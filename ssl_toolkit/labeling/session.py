@@ -231,12 +231,12 @@ def rows_to_label(table: ImageTable, queue: Sequence[str] | None, where: str = "
                 f"{where}: the data has no images {summarize(unknown)}; restore them, or delete "
                 "their rows"
             )
-        held_out = np.isin(table.parts[rows], ("validation", "test"))
+        held_out = np.isin(table.splits[rows], ("validation", "test"))
         if held_out.any():
             names = summarize([queue[i] for i in np.flatnonzero(held_out).tolist()])
             raise DataError(f"{where}: validation and test images: {names}")
         return list(dict.fromkeys(rows.tolist()))
-    held_out = np.isin(table.parts, ("validation", "test"))
+    held_out = np.isin(table.splits, ("validation", "test"))
     rows = np.flatnonzero((table.labels < 0) & ~held_out)
 
     def rank(row: int) -> bytes:

@@ -101,7 +101,7 @@ def _measure(config: ResolvedConfig, classes: int) -> tuple[float, int]:
         classes=tuple(map(str, range(classes))),
         keys=(),
         labels=np.empty(0, np.int64),
-        parts=np.empty(0, np.str_),
+        splits=np.empty(0, np.str_),
     )
     whole = config.settings.batch_size
     batch, best = min(SMALLEST, whole), (math.inf, 1)

@@ -27,7 +27,7 @@ from ssl_toolkit.engine.splitting import split_of
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.run_inputs import check_beside
-from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.interfaces import ImageTable, SplitName
 from ssl_toolkit.runs.advice import uneven_advice
 from ssl_toolkit.tabular import write_image
 from ssl_toolkit.text import display_text
@@ -61,9 +61,9 @@ class DatasetFacts(TypedDict):
     layout: str
     classes: list[str]
     counts: dict[str, int]
-    """Images by part."""
+    """Images by split."""
     per_class: dict[str, dict[str, int]]
-    """Images by class and part."""
+    """Images by class and split."""
     balance: Balance
     widths: NotRequired[Range]
     """Of upright images; this and the next four only for image files."""
@@ -75,7 +75,7 @@ class DatasetFacts(TypedDict):
     duplicates: list[list[str]]
     """Groups of byte-identical images."""
     leaks: list[list[dict[str, str]]]
-    """Groups of equal images in parts where they must not be, as in ``leaks.json`` of a run."""
+    """Groups of equal images in splits where they must not be, as in ``leaks.json`` of a run."""
     warnings: list[str]
     notes: list[str]
     advice: list[str]
@@ -148,9 +148,9 @@ def inspect(
 
 def _facts(data: Path, table: ImageTable, size: Size) -> DatasetFacts:
     files = files_of(table)
-    leaks = find_leaks(table, table.parts)
+    leaks = find_leaks(table, table.splits)
     duplicates = same_images(table, np.arange(len(table.keys)))
-    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    labeled = np.isin(table.splits, ("labeled", "pool")) & (table.labels >= 0)
     sizes = np.bincount(table.labels[labeled], minlength=len(table.classes))
     warnings = ["" if files is None else files.warning, leaks.warning() if leaks else ""]
     warnings += look_alike(table.classes)
@@ -158,9 +158,9 @@ def _facts(data: Path, table: ImageTable, size: Size) -> DatasetFacts:
         "data": display_text(str(data)),
         "layout": _layout(data, table, files),
         "classes": list(table.classes),
-        "counts": _counts(table.parts),
+        "counts": _counts(table.splits),
         "per_class": {
-            name: _counts(table.parts[table.labels == label])
+            name: _counts(table.splits[table.labels == label])
             for label, name in enumerate(table.classes)
         },
         "balance": {"largest": int(sizes.max()), "smallest": int(sizes.min())},
@@ -214,7 +214,7 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
 
 
 def _counts(parts: NDArray[np.str_]) -> dict[str, int]:
-    return {part: n for part in get_args(Part) if (n := int((parts == part).sum()))}
+    return {part: n for part in get_args(SplitName) if (n := int((parts == part).sum()))}
 
 
 def _range(values: NDArray[np.int32]) -> Range:
@@ -237,8 +237,8 @@ def _layout(data: Path, table: ImageTable, images: ImageFiles | None) -> str:
     if any((data / name).exists() for name in METADATA):
         return "an image folder with metadata"
     folders = []
-    for part in get_args(Part):
-        rows = np.flatnonzero(table.parts == part)
+    for part in get_args(SplitName):
+        rows = np.flatnonzero(table.splits == part)
         if len(rows):
             tops = {class_name(table.keys[row].split("/")[0]) for row in rows.tolist()}
             kind = "" if part == "unlabeled" else "<class>/"

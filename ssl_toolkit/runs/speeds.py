@@ -197,7 +197,7 @@ def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer
         classes=table.classes,
         keys=tuple(str(row) for row in range(total)),
         labels=np.arange(total) % classes,
-        parts=np.full(total, "pool"),
+        splits=np.full(total, "pool"),
         read=noise,
         features=features,
         pixels=pixels,

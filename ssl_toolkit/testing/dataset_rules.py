@@ -10,7 +10,7 @@ import numpy as np
 from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import DatasetDefaults, ImageTable
-from ssl_toolkit.interfaces.datasets import Part
+from ssl_toolkit.interfaces.datasets import SplitName
 from ssl_toolkit.testing.assertions import listed, no_global_draws, require_statistics
 from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
@@ -63,30 +63,31 @@ def has_label_indices(subject: Subject) -> None:
 
 
 def labels_every_class(subject: Subject) -> None:
-    """Every class has a labeled image to train on, and one to test on if there is a test part.
+    """Every class has a labeled image to train on, and one to test on if there are test images.
 
     Why: a class without labels can neither be learned nor scored.
     Cause: classes of another version of the data set.
     """
     table = subject.table
-    for purpose, parts in {"train on": ("pool", "labeled"), "test": ("test",)}.items():
-        labels = np.asarray(table.labels)[np.isin(np.asarray(table.parts), parts)]
+    for purpose, names in {"train on": ("pool", "labeled"), "test": ("test",)}.items():
+        labels = np.asarray(table.labels)[np.isin(np.asarray(table.splits), names)]
         if not len(labels) and purpose == "test":
             continue
         missing = [c for i, c in enumerate(table.classes) if not (labels == i).any()]
         require(not missing, f"{listed(missing[:3])} have no labeled image to {purpose}")
 
 
-def has_valid_parts(subject: Subject) -> None:
-    """Every image is in one of the valid parts.
+def has_valid_splits(subject: Subject) -> None:
+    """Every image is in one of the valid splits.
 
-    Why: images in an unknown part would be ignored silently.
+    Why: images in an unknown split would be ignored silently.
     Cause: 'train' or 'val' instead of 'pool' or 'validation'.
     """
-    parts = np.asarray(subject.table.parts)
-    require(parts.shape == (len(subject.table.labels),), f"parts are {parts.shape}")
-    unknown = sorted({*parts.tolist()} - {*get_args(Part)})
-    require(not unknown, f"unknown parts {listed(unknown)}; valid are {listed(get_args(Part))}")
+    splits = np.asarray(subject.table.splits)
+    require(splits.shape == (len(subject.table.labels),), f"splits are {splits.shape}")
+    known = get_args(SplitName)
+    unknown = sorted({*splits.tolist()} - {*known})
+    require(not unknown, f"unknown splits {listed(unknown)}; valid are {listed(known)}")
 
 
 def reads_images_by_row(subject: Subject) -> None:
@@ -118,7 +119,7 @@ def has_distinct_images(subject: Subject) -> None:
 
 
 def loads_reproducibly(subject: Subject) -> None:
-    """Two loads give equal classes, keys, labels, parts and images, without global draws.
+    """Two loads give equal classes, keys, labels, splits and images, without global draws.
 
     Why: a repeated or resumed run must use the same data.
     Cause: files in the order of the file system, or a shuffle; sort them.
@@ -126,7 +127,7 @@ def loads_reproducibly(subject: Subject) -> None:
     first = subject.table
     with no_global_draws("load", ("python", "numpy")):
         second = open_files(subject.plugin().load(subject.root))
-    for field in ("classes", "keys", "labels", "parts"):
+    for field in ("classes", "keys", "labels", "splits"):
         equal = [*getattr(first, field)] == [*getattr(second, field)]
         require(equal, f"{field} differ")
     rows, size = _sample(first), subject.plugin.defaults.image_size
@@ -136,7 +137,7 @@ def loads_reproducibly(subject: Subject) -> None:
 def has_distinct_digests(subject: Subject) -> None:
     """`digest`, if any, returns a constant text per row, which differs between different images.
 
-    Why: it detects duplicates of an image in the training and test parts.
+    Why: it detects test images that are also training images.
     Cause: a hash of the row number or the file name.
     """
     table = subject.table
@@ -183,6 +184,6 @@ def has_valid_defaults(subject: Subject) -> None:
 
 
 def _sample(table: ImageTable) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return rows from all parts of the table."""
+    """Return rows from all splits of the table."""
     count = len(table.labels)
     return np.unique(np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64))

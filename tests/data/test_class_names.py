@@ -179,8 +179,8 @@ def test_two_unicode_forms_are_one_class(tmp_path: Path) -> None:
         put(tmp_path / "f" / f"{name}.png", len(name))
     table = read_data(tmp_path / "f")
     assert table.classes == ("cafz", NFC)
-    assert table.labels[table.parts == "labeled"].tolist() == [0, 1, 1]
-    assert table.labels[table.parts == "test"].tolist() == [1]
+    assert table.labels[table.splits == "labeled"].tolist() == [0, 1, 1]
+    assert table.labels[table.splits == "test"].tolist() == [1]
     facts = json.loads(call("inspect", tmp_path / "f", "--json").stdout)
     assert facts["per_class"][NFC] == {"labeled": 2, "test": 1}
     alone = tmp_path / "alone"

@@ -31,7 +31,7 @@ def test_the_lists_and_the_papers_numbers(root):
     rows = rows_of(table)
     assert rows["real/a_0/real_001_000000.jpg"] == ("pool", "a_0")
     assert rows["real/a_0/real_001_000013.jpg"] == ("test", "a_0")
-    assert np.bincount(table.labels[table.parts == "test"]).tolist() == [1] * 345
+    assert np.bincount(table.labels[table.splits == "test"]).tolist() == [1] * 345
     defaults = DomainNetReal.defaults
     assert (defaults.image_size, defaults.batch_size) == (84, 16)
     assert [round(value, 4) for value in defaults.mean] == [0.6051, 0.5841, 0.5487]

@@ -29,7 +29,7 @@ def table_of(text: str) -> ImageTable:
         classes=("cat", "dog"),
         keys=tuple(f"{number}.png" for number in range(len(rows))),
         labels=np.array([-1 if row[1] == "-" else int(row[1]) for row in rows]),
-        parts=np.array([PARTS[row[0]] for row in rows]),
+        splits=np.array([PARTS[row[0]] for row in rows]),
         read=lambda rows, size: np.zeros((len(rows), size, size, 3), np.uint8),
         digest=lambda row: rows[row][2:],
     )
@@ -38,7 +38,7 @@ def table_of(text: str) -> ImageTable:
 def split_of(table: ImageTable) -> Split:
     return Split(
         *(
-            np.flatnonzero(table.parts == part)
+            np.flatnonzero(table.splits == part)
             for part in ("labeled", "unlabeled", "validation", "test")
         )
     )
@@ -46,7 +46,7 @@ def split_of(table: ImageTable) -> Split:
 
 def leaks_in(text: str) -> list[list[int]]:
     table = table_of(text)
-    return [group.rows.tolist() for group in find_leaks(table, table.parts).groups]
+    return [group.rows.tolist() for group in find_leaks(table, table.splits).groups]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_class_that_would_be_empty_is_named():
 
 def test_the_warning_counts():
     table = table_of("l0x t0x u-y u-y v1y t1y v0z l0z l0a l1a l0b")
-    warning = find_leaks(table, table.parts).warning()
+    warning = find_leaks(table, table.splits).warning()
     assert "1 labeled and 2 unlabeled and 1 validation images are test images too" in warning
     assert "1 images have conflicting labels (2 files)" in warning
     assert "--drop-leaks" in warning
@@ -128,7 +128,7 @@ def test_the_warning_counts():
 
 def test_the_list_names_the_offending_words():
     table = table_of("u-x l1x t1x")
-    content = find_leaks(table, table.parts).file(table).tree()
+    content = find_leaks(table, table.splits).file(table).tree()
     assert content["dropped"] is False
     (group,) = content["groups"]
     assert group[0] == {"path": "0.png", "part": "unlabeled", "class": None, "offends": True}
@@ -139,7 +139,7 @@ def test_the_list_names_the_offending_words():
 def test_without_digests_changes_are_unknown():
     table = replace(table_of("l0x t0x"), digest=None)
     assert same_images(table, np.arange(2)) == []
-    assert not find_leaks(table, table.parts)
+    assert not find_leaks(table, table.splits)
 
 
 def test_digests_with_equal_prefixes_are_not_equal(cases):

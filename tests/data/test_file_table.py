@@ -47,7 +47,7 @@ def load(root: Path, **more: str) -> ImageTable:
 def test_files_are_verified_and_cached(root: Path, tmp_path: Path) -> None:
     table = load(root)
     assert list(table.keys) == [f"images/{n}.png" for n in range(4)]
-    assert table.parts.tolist() == ["pool", "test"] * 2
+    assert table.splits.tolist() == ["pool", "test"] * 2
     assert table.read(np.arange(4), 4)[:, 0, 0, 0].tolist() == [0, 10, 20, 30]
     assert "a note" in table.notes
     assert any((tmp_path / "cache").rglob("*"))

@@ -42,7 +42,7 @@ def test_rows_of_the_labeled_layout(cases):
     table = read_data(cases / "c00_base")
     assert len(set(table.keys)) == 40
     assert table.keys[:2] == ("labeled/a/img_0.png", "labeled/a/img_1.png")
-    for key, label, part in zip(table.keys, table.labels, table.parts, strict=True):
+    for key, label, part in zip(table.keys, table.labels, table.splits, strict=True):
         folder, *inner = key.split("/")
         assert part == {"labeled": "labeled", "unlabeled": "unlabeled", "test": "test"}[folder]
         assert label == (-1 if part == "unlabeled" else "abcd".index(inner[0]))
@@ -63,7 +63,7 @@ def test_side_files_are_named_in_one_line(cases):
 def test_nested_unlabeled_folders_are_no_labels(cases):
     table = read_data(cases / "c12b_unlabeled_nested")
     assert any(key.startswith("unlabeled/zz/deep/") for key in table.keys)
-    assert set(table.labels[table.parts == "unlabeled"].tolist()) == {-1}
+    assert set(table.labels[table.splits == "unlabeled"].tolist()) == {-1}
 
 
 def test_classes_are_sorted_as_text(cases):

@@ -50,7 +50,7 @@ def test_metadata_in_the_data_folder(image_folder):
     (image_folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
     table = read_data(image_folder)
     assert table.classes == ("0", "1")
-    assert table.parts.tolist() == ["pool", "pool", "test"]
+    assert table.splits.tolist() == ["pool", "pool", "test"]
 
 
 def test_metadata_cannot_lead_outside(image_folder):

@@ -41,7 +41,7 @@ class Paths(Dataset):
             classes=("a", "b"),
             keys=names,
             labels=np.arange(COUNT, dtype=np.int64) % 2,
-            parts=np.array(["pool"] * 30 + ["test"] * 10),
+            splits=np.array(["pool"] * 30 + ["test"] * 10),
             files=[str(self.folder / name) for name in names],
         )
 
@@ -104,7 +104,7 @@ def test_files_can_be_streamed(folder):
 
 def test_arrays_cannot_be_streamed(folder, monkeypatch):
     table = open_files(Paths().load(None))
-    arrays = ImageTable(table.classes, table.keys, table.labels, table.parts, table.read)
+    arrays = ImageTable(table.classes, table.keys, table.labels, table.splits, table.read)
     monkeypatch.setattr(Paths, "load", lambda self, root, download=False: arrays)
     with pytest.raises(ConfigError, match="neither shards nor files"):
         prepare(settings(stream_buffer=4))

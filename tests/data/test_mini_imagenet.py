@@ -103,12 +103,12 @@ def test_every_form_merges_to_100_classes_and_splits_alike(form):
     table = MiniImageNet().load(form)
     assert len(table.classes) == 100
     assert len(table.keys) == len(set(table.keys)) == 100 * A_CLASS
-    test = table.parts == "test"
-    assert set(table.parts) == {"pool", "test"}
+    test = table.splits == "test"
+    assert set(table.splits) == {"pool", "test"}
     assert (np.bincount(table.labels[test]) == A_CLASS // 6).all()
     assert (np.bincount(table.labels[~test]) == A_CLASS - A_CLASS // 6).all()
     again = MiniImageNet().load(form)
-    assert (again.parts == table.parts).all()
+    assert (again.splits == table.splits).all()
     assert any("incomplete: 100 of 100 classes, 1,200 of 60,000" in note for note in table.notes)
     assert table.read(np.array([0, 700]), 84).shape == (2, 84, 84, 3)
 
@@ -163,7 +163,7 @@ def test_numbers_of_the_paper():
     assert defaults.image_size == 84
     assert [round(value, 4) for value in defaults.mean] == [0.4727, 0.4482, 0.4023]
     # 600 images a class: 500 for training, 72 of them for validation, 40 with labels.
-    from ssl_toolkit_benchmarks.mini_imagenet import _test_parts
+    from ssl_toolkit_benchmarks.mini_imagenet import _test_splits
 
     from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 
@@ -172,12 +172,12 @@ def test_numbers_of_the_paper():
         ImageArray(f"{name}/", "pool", blank, np.full(600, at)) for at, name in enumerate(names)
     ]
     table = array_table(names, groups)
-    parts = _test_parts(table)
+    parts = _test_splits(table)
     assert (np.bincount(table.labels[parts == "test"]) == 100).all()
     from dataclasses import replace
 
     split = draw_split(
-        replace(table, parts=parts),
+        replace(table, splits=parts),
         seed=0,
         labels_per_class=defaults.labels_per_class,
         val_fraction=defaults.val_fraction,

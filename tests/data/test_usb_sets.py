@@ -73,7 +73,7 @@ def test_tissuemnist(tmp_path):
     table = TissueMNIST().load(tmp_path)
     assert len(table.classes) == 8
     assert table.classes[4] == "Leukocytes"
-    assert table.parts.tolist() == ["pool"] * 32 + ["validation"] * 8 + ["test"] * 9
+    assert table.splits.tolist() == ["pool"] * 32 + ["validation"] * 8 + ["test"] * 9
     assert table.labels.tolist() == [*range(8)] * 6 + [0]
     read = table.read(np.array([3]), 28)[0]
     assert (read == arrays["train_images"][3][..., None]).all()

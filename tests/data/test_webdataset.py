@@ -26,7 +26,7 @@ def shards(tmp_path):
 def test_shards_of_a_folder(shards):
     table = read_data(shards)
     assert table.classes == ("0", "1")
-    assert Counter(table.parts.tolist()) == {"pool": 12, "unlabeled": 3, "test": 4}
+    assert Counter(table.splits.tolist()) == {"pool": 12, "unlabeled": 3, "test": 4}
     assert rows_of(table)["train-001.tar/0007.png"] == ("pool", "1")
     assert rows_of(table)["test/000.tar/0030.png"] == ("test", "0")
     rows = np.array([table.keys.index(f"train-00{n // 6}.tar/{n:04d}.png") for n in (11, 0, 7)])
@@ -39,13 +39,13 @@ def test_shards_of_a_folder(shards):
 
 def test_the_name_of_the_data_folder_is_no_split(tmp_path):
     shard(tmp_path / "test-images" / "000.tar", samples(4))
-    assert set(read_data(tmp_path / "test-images").parts) == {"pool"}
+    assert set(read_data(tmp_path / "test-images").splits) == {"pool"}
 
 
 def test_one_shard(tmp_path):
     table = read_data(shard(tmp_path / "pets.tar", samples(4)))
     assert table.keys[0] == "pets.tar/0000.png"
-    assert set(table.parts) == {"pool"}
+    assert set(table.splits) == {"pool"}
 
 
 def test_the_cache_follows_a_shard_that_changes(tmp_path):

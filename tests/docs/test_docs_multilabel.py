@@ -29,7 +29,7 @@ def test_the_manifest(tmp_path: Path) -> None:
     assert table.classes == ("dog", "person")
     sums = table.targets(np.arange(5)).sum(axis=1)
     assert [None if np.isnan(value) else int(value) for value in sums] == [2, 1, 0, None, 1]
-    assert table.parts.tolist() == ["pool"] * 3 + ["unlabeled", "test"]
+    assert table.splits.tolist() == ["pool"] * 3 + ["unlabeled", "test"]
 
 
 def test_the_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class OneOfTwo(ProcessGroup):
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 def test_22_each_image_counts_once(batch_size: int, cases: Path) -> None:
     table = read_data(cases / "c22_metric_two_procs", size=32)
-    rows = np.flatnonzero(table.parts == "test")
+    rows = np.flatnonzero(table.splits == "test")
     store = load_images(table, rows, 32, torch.device("cpu"), None)
     constant = Classifier(AlwaysFirst(), 2)
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ def table_of(images: np.ndarray) -> ImageTable:
         classes=("a", "b"),
         keys=tuple(str(row) for row in range(len(images))),
         labels=np.zeros(len(images), dtype=np.int64),
-        parts=np.full(len(images), "pool"),
+        splits=np.full(len(images), "pool"),
         read=lambda rows, size: images[rows],
     )
 

@@ -79,17 +79,17 @@ def test_training_accepts_the_manifest(run: Path, model: Model, pool: Path, name
     assert actual.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
     predicted = model.predict(sorted(pool.iterdir())).argmax(axis=1)
     for row in range(12):
-        if actual.parts[row] == "labeled":
+        if actual.splits[row] == "labeled":
             assert actual.classes[actual.labels[row]] == model.classes[predicted[row]]
         else:
-            assert (actual.parts[row], actual.labels[row]) == ("unlabeled", -1)
+            assert (actual.splits[row], actual.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
         again = call(*TRAIN, "--algo", "fixmatch", "--steps", "1", "--data", manifest, "--output",
                      pool.parent / "again")  # fmt: skip
         assert again.returncode == 0, again.stderr
         counts = json.loads((pool.parent / "again" / "summary.json").read_text())["counts"]
         assert counts["labeled"] + counts["unlabeled"] == 12
-        assert counts["labeled"] == (actual.parts == "labeled").sum()
+        assert counts["labeled"] == (actual.splits == "labeled").sum()
 
 
 def test_a_pool_elsewhere_needs_the_root(run: Path, pool: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_the_sets_are_those_of_the_file(folder: Path, tmp_path: Path) -> None:
 
 def test_a_labels_file_chooses_from_a_manifest(folder: Path, tmp_path: Path) -> None:
     table = read_data(folder / "images.csv", multilabel=True)
-    row = int(np.flatnonzero(table.parts == "pool")[0])
+    row = int(np.flatnonzero(table.splits == "pool")[0])
     known = "|".join(np.array(table.classes)[table.targets(np.array([row]))[0] > 0]) or "|"
     path = tmp_path / "labels.csv"
     path.write_text(f"path,label\n{table.keys[row]},{known}\n")

@@ -32,7 +32,7 @@ def test_zeros_and_ones_become_sets(tmp_path: Path, kind: type) -> None:
     rows = np.array([0, 1, 2, 4, 5])
     assert (table.targets(rows) == LABELS[rows]).all()
     assert np.isnan(table.targets(np.array([3]))).all()
-    assert table.parts.tolist() == ["pool"] * 3 + ["unlabeled"] + ["pool"] * 2
+    assert table.splits.tolist() == ["pool"] * 3 + ["unlabeled"] + ["pool"] * 2
     assert table.label_sets is not None
     assert len(table.label_sets) == 4
 

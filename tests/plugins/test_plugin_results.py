@@ -77,7 +77,7 @@ def table(**fields: Any) -> ImageTable:
         "classes": ("a", "b"),
         "keys": [str(number) for number in range(count)],
         "labels": np.arange(count, dtype=np.int64) % 2,
-        "parts": np.array(["pool", "pool", "pool", "test"] * 10),
+        "splits": np.array(["pool", "pool", "pool", "test"] * 10),
         "read": read,
     }
     return ImageTable(**every | fields)
@@ -206,7 +206,11 @@ def rebinding(self: Any, batch: Any, ctx: Any) -> StepOutput:
         ),
         ("datasets", {"labels": np.zeros(40)}, "returned labels (40,) float64 instead of (N,)"),
         ("datasets", {"classes": ("a",)}, "returned labels from 0 to 1 instead of -1 to 0"),
-        ("datasets", {"parts": np.array(["train"] * 40)}, "returned the part 'train'; known: pool"),
+        (
+            "datasets",
+            {"splits": np.array(["train"] * 40)},
+            "returned the split 'train'; known: pool",
+        ),
         (
             "datasets",
             {"read": lambda rows, size: np.zeros((len(rows), size, size, 3))},

@@ -40,7 +40,7 @@ def test_a_set_of_arrays(tmp_path):
     pixels = mnist(tmp_path)
     table = load_set("FashionMNIST", tmp_path)
     assert table.classes[9] == "Ankle boot"
-    assert table.parts.tolist() == ["pool"] * 20 + ["test"] * 10
+    assert table.splits.tolist() == ["pool"] * 20 + ["test"] * 10
     assert table.labels.tolist() == [*range(10)] * 3
     assert table.keys[::20] == ("fashionmnist/pool/00", "fashionmnist/test/00")
     read = table.read(np.array([3, 21]), 28)
@@ -61,7 +61,7 @@ def test_a_set_of_files_with_three_parts(tmp_path):
         list_.write_text("\n".join(names))
     table = load_set("DTD", tmp_path)
     assert table.classes == tuple(kinds)
-    assert table.parts.tolist() == ["pool"] * 2 + ["validation"] * 2 + ["test"] * 2
+    assert table.splits.tolist() == ["pool"] * 2 + ["validation"] * 2 + ["test"] * 2
     assert table.read(np.array([1]), 4)[0, 0, 0].tolist() == [50] * 3
     assert table.keys[4] == "dtd/test/dtd/dtd/images/banded/banded_test.jpg"
     assert table.digest(0) == table.digest(2)  # of the bytes of the files
@@ -102,7 +102,7 @@ def test_files_are_verified_and_cached_before_the_first_step(tmp_path, monkeypat
     assert len(caught.value.messages) == 3
     assert "banded_val.jpg: not an image" in caught.value.messages[0]
     table = load_table(settings(root, on_bad_image="skip"))
-    assert table.parts.tolist() == ["pool"] * 2 + ["test"] * 2
+    assert table.splits.tolist() == ["pool"] * 2 + ["test"] * 2
     assert table.labels.tolist() == [0, 1, 0, 1]
     assert [key.rpartition("/")[2] for key in table.keys] == [
         "banded_train.jpg", "dotted_train.jpg", "banded_test.jpg", "dotted_test.jpg"
@@ -135,7 +135,7 @@ def test_fer2013(tmp_path, unchecked, name, head):
     (tmp_path / "fer2013" / name).write_text("\n".join(lines))
     table = load_set("FER2013", tmp_path)
     assert table.classes[3] == "happy"
-    assert table.parts.tolist() == ["pool"] * 7 + ["test"] * 2
+    assert table.splits.tolist() == ["pool"] * 7 + ["test"] * 2
     assert table.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
     assert table.read(np.array([8]), 48)[0, 0, 0].tolist() == [8] * 3
 
@@ -174,7 +174,7 @@ def test_inaturalist(tmp_path):
                 put(tmp_path / version / kind / f"{number}.jpg", 10 * place + number)
     table = load_set("INaturalist", tmp_path)
     assert table.classes == tuple(kinds)
-    assert table.parts.tolist() == ["pool"] * 4 + ["test"] * 2
+    assert table.splits.tolist() == ["pool"] * 4 + ["test"] * 2
     assert table.labels.tolist() == [0, 0, 1, 1, 0, 1]
     assert table.keys[1] == f"inaturalist/pool/2021_train/{kinds[0]}/1.jpg"
     assert table.read(np.arange(6), 4)[:, 0, 0, 0].tolist() == [0, 1, 10, 11, 0, 10]
@@ -218,7 +218,7 @@ def test_a_set_without_a_test_split_is_a_pool(tmp_path):
     table = load_set("EuroSAT", tmp_path)
     assert table.classes == ("AnnualCrop", "Forest")
     assert table.labels.tolist() == [0, 1, 1]
-    assert set(table.parts) == {"pool"}
+    assert set(table.splits) == {"pool"}
 
 
 def test_missing_files_are_reported_and_nothing_is_downloaded(tmp_path):

@@ -33,7 +33,7 @@ TABLE = ImageTable(
     classes=("a", "b", "c"),
     keys=tuple(f"{row}.png" for row in range(30)),
     labels=np.arange(30) % 3,
-    parts=np.array(["pool"] * 24 + ["test"] * 6),
+    splits=np.array(["pool"] * 24 + ["test"] * 6),
     read=read,
     digest=lambda row: hashlib.sha256(LEVELS[row].tobytes()).hexdigest(),
 )
@@ -98,14 +98,14 @@ class EmptyClass(ImageArray):
         return replace(TABLE, classes=("a", "b", "c", "d"))
 
 
-@breaks("has_valid_parts")
+@breaks("has_valid_splits")
 class ValPart(ImageArray):
     """It names a part val."""
 
     def table(self) -> ImageTable:
-        parts = TABLE.parts.copy()
+        parts = TABLE.splits.copy()
         parts[:3] = "val"
-        return replace(TABLE, parts=parts)
+        return replace(TABLE, splits=parts)
 
 
 @breaks("reads_images_by_row")

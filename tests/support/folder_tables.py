@@ -15,7 +15,7 @@ def image(path: Path, gray: int = 100) -> Path:
 
 
 def counts(table) -> dict[str, int]:
-    return dict(Counter(table.parts.tolist()))
+    return dict(Counter(table.splits.tolist()))
 
 
 def noted(table, word: str) -> str:

@@ -19,6 +19,6 @@ def table_of(sizes, part="pool", **others) -> ImageTable:
         classes=tuple("abcdefghij"[: len(sizes)]),
         keys=tuple(f"{part}/{row}" for row, part in enumerate(parts)),
         labels=labels.astype(np.int64),
-        parts=np.array(parts),
+        splits=np.array(parts),
         read=lambda rows, size: np.zeros((len(rows), size, size, 3), dtype=np.uint8),
     )

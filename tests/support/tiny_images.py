@@ -28,5 +28,5 @@ def rows_of(table: ImageTable) -> dict[str, tuple[str, str]]:
     """Return part and class (empty for none) by key."""
     return {
         key: (str(part), table.classes[label] if label >= 0 else "")
-        for key, part, label in zip(table.keys, table.parts, table.labels, strict=True)
+        for key, part, label in zip(table.keys, table.splits, table.labels, strict=True)
     }

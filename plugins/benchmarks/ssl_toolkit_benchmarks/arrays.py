@@ -16,7 +16,7 @@ from ssl_toolkit import (
     DatasetDefaults,
     ImageArray,
     ImageTable,
-    Part,
+    SplitName,
     array_table,
     require_files,
     wrap_dataset_errors,
@@ -24,7 +24,7 @@ from ssl_toolkit import (
 
 FOLD = "fold:"
 """Prefix of the names of STL-10's predefined selections of labeled images."""
-TRAIN_AND_TEST: Mapping[str, Part] = {"train": "pool", "test": "test"}
+TRAIN_AND_TEST: Mapping[str, SplitName] = {"train": "pool", "test": "test"}
 
 
 class CIFAR10(Dataset):
@@ -110,7 +110,7 @@ class STL10(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
-        splits: dict[str, Part] = {"train": "pool", "unlabeled": "unlabeled", "test": "test"}
+        splits: dict[str, SplitName] = {"train": "pool", "unlabeled": "unlabeled", "test": "test"}
         return _read("STL10", ["stl10_binary"], root, download, splits)
 
     def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
@@ -145,7 +145,7 @@ def _read(
     files: Sequence[str],
     root: Path | None,
     download: bool,
-    splits: Mapping[str, Part] = TRAIN_AND_TEST,
+    splits: Mapping[str, SplitName] = TRAIN_AND_TEST,
 ) -> ImageTable:
     """Read a data set with torchvision.
 
@@ -154,7 +154,7 @@ def _read(
         files: Paths in the folder that must exist.
         root: As for `Dataset.load`.
         download: As for `Dataset.load`.
-        splits: Part of the table for each split of torchvision.
+        splits: Split in the table of each split of torchvision.
     """
     name = source.lower()
     folder = require_files(root, name, files, download=download)
@@ -184,13 +184,13 @@ def _read(
 
 
 def image_array(
-    prefix: str, part: Part, images: NDArray[Any], labels: ArrayLike, classes: int
+    prefix: str, split: SplitName, images: NDArray[Any], labels: ArrayLike, classes: int
 ) -> ImageArray:
-    """Return the images of a part, after checking their shape and labels.
+    """Return the images of a split, after checking their shape and labels.
 
     Args:
         prefix: Start of their keys.
-        part: Their part; unlabeled images have the label -1.
+        split: Their split; unlabeled images have the label -1.
         images: (n, height, width) gray or (n, height, width, 3) RGB, uint8.
         labels: (n,) whole numbers below `classes`.
         classes: Number of classes.
@@ -204,10 +204,10 @@ def image_array(
         raise ValueError(f"{prefix[:-1]} has no images, but {images.dtype} {images.shape}")
     if numbers.shape != images.shape[:1] or numbers.dtype.kind not in "iu":
         raise ValueError(f"{prefix[:-1]} has {len(images)} images, but labels {numbers.shape}")
-    lowest, highest = (-1, -1) if part == "unlabeled" else (0, classes - 1)
+    lowest, highest = (-1, -1) if split == "unlabeled" else (0, classes - 1)
     if numbers.min() < lowest or numbers.max() > highest:
         raise ValueError(
             f"{prefix[:-1]} has labels {numbers.min()} to {numbers.max()}, not in {lowest} to "
             f"{highest}"
         )
-    return ImageArray(prefix, part, images, numbers)
+    return ImageArray(prefix, split, images, numbers)

@@ -9,7 +9,7 @@ from ssl_toolkit import (
     Dataset,
     DatasetDefaults,
     ImageTable,
-    Part,
+    SplitName,
     default_root,
     file_table,
     wrap_dataset_errors,
@@ -70,7 +70,7 @@ class EuroSAT(Dataset):
                 f"eurosat is not in {folder} (no folders {CLASSES[0]} to {CLASSES[-1]}, also not "
                 f"in 2750 or EuroSAT_RGB); give its folder with --root DIR, {reason}"
             )
-        files: list[tuple[str, int, Part]] = []
+        files: list[tuple[str, int, SplitName]] = []
         for label, name in enumerate(CLASSES):
             keys = sorted(f"{name}/{path.name}" for path in (top / name).glob("[!.]*.jpg"))
             train, validation = int(0.6 * len(keys)), int(0.8 * len(keys))
@@ -79,12 +79,12 @@ class EuroSAT(Dataset):
                     f"eurosat is incomplete: {top / name} has {len(keys)} .jpg images; unpack the "
                     "archive again, or give another folder with --root DIR"
                 )
-            parts: tuple[tuple[Part, list[str]], ...] = (
+            splits: tuple[tuple[SplitName, list[str]], ...] = (
                 ("pool", keys[:train]),
                 ("validation", keys[train:validation]),
                 ("test", keys[validation:]),
             )
-            files += [(key, label, part) for part, chosen in parts for key in chosen]
+            files += [(key, label, split) for split, chosen in splits for key in chosen]
         notes = [f"eurosat is incomplete: {len(files):,} of {IMAGES:,} images"]
         return file_table(top, CLASSES, files, notes if len(files) != IMAGES else [])
 

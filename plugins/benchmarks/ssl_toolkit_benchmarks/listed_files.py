@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ssl_toolkit import DataError, ImageTable, Part, default_root, file_table
+from ssl_toolkit import DataError, ImageTable, SplitName, default_root, file_table
 
 MOST_ERRORS = 20
 
@@ -19,7 +19,7 @@ class ListedImage:
 
     key: str
     label: int
-    part: Part
+    split: SplitName
     source: str
     """File and line, for messages."""
 
@@ -31,8 +31,8 @@ class Layout:
     name: str
     """Name of the data set, and of its folder in the default folder of data sets."""
     folder: str
-    lists: Mapping[str, Part]
-    """Part of the images of each list, by the list's file name."""
+    lists: Mapping[str, SplitName]
+    """Split of the images of each list, by the list's file name."""
     images: Mapping[str, str]
     """Archive of each folder of images."""
     line: str
@@ -62,7 +62,7 @@ class Layout:
         images: list[ListedImage] = []
         errors: list[str] = []
         known: set[str] = set()
-        for name, part in self.lists.items():
+        for name, split in self.lists.items():
             path = folder / name
             try:
                 lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -79,7 +79,7 @@ class Layout:
                     errors.append(f"{source}: {key!r} is in a list already")
                 else:
                     known.add(key)
-                    images.append(ListedImage(key, int(label), part, source))
+                    images.append(ListedImage(key, int(label), split, source))
         return folder, images, errors
 
     def table(
@@ -106,7 +106,7 @@ class Layout:
         return file_table(
             folder,
             classes,
-            [(image.key, image.label, image.part) for image in images],
+            [(image.key, image.label, image.split) for image in images],
             notes,
             [image.source for image in images],
         )

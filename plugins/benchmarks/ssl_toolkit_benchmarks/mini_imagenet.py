@@ -17,7 +17,7 @@ from ssl_toolkit import (
     DatasetDefaults,
     ImageArray,
     ImageTable,
-    Part,
+    SplitName,
     array_table,
     default_root,
     file_table,
@@ -102,16 +102,16 @@ def _array_table(classes: Iterable[Group]) -> ImageTable:
     if len(set(names)) < len(names):
         raise DataError(f"mini_imagenet: the files share classes ({', '.join(sorted(names)[:10])})")
 
-    def table(parts: list[NDArray[np.str_]]) -> ImageTable:
+    def table(splits: list[NDArray[np.str_]]) -> ImageTable:
         arrays = [
-            ImageArray(f"mini_imagenet/{name}/", part, images, np.full(len(images), label))
-            for label, ((name, images), part) in enumerate(zip(groups, parts, strict=True))
+            ImageArray(f"mini_imagenet/{name}/", split, images, np.full(len(images), label))
+            for label, ((name, images), split) in enumerate(zip(groups, splits, strict=True))
         ]
-        return array_table(names, arrays, _counted(names, sum(len(part) for part in parts)))
+        return array_table(names, arrays, _counted(names, sum(len(split) for split in splits)))
 
     parts_of = [np.full(len(images), "pool") for _, images in groups]
     undivided = table(parts_of)
-    split = _test_parts(undivided)
+    split = _test_splits(undivided)
     ends = np.cumsum([len(images) for _, images in groups])[:-1]
     return table(np.split(split, ends))
 
@@ -122,18 +122,18 @@ def _file_table(folder: Path, images: Sequence[ListedImage]) -> ImageTable:
     labels = [names.index(name) for name, _, _ in images]
     keys, sources = [key for _, key, _ in images], [source for _, _, source in images]
 
-    def table(parts: Iterable[Part], notes: Sequence[str] = ()) -> ImageTable:
-        return file_table(folder, names, zip(keys, labels, parts, strict=False), notes, sources)
+    def table(splits: Iterable[SplitName], notes: Sequence[str] = ()) -> ImageTable:
+        return file_table(folder, names, zip(keys, labels, splits, strict=False), notes, sources)
 
-    parts = _test_parts(table(repeat("pool")))
-    return table(parts.tolist(), _counted(names, len(images)))
+    splits = _test_splits(table(repeat("pool")))
+    return table(splits.tolist(), _counted(names, len(images)))
 
 
-def _test_parts(table: ImageTable) -> NDArray[np.str_]:
-    parts = np.full(len(table.keys), "pool")
+def _test_splits(table: ImageTable) -> NDArray[np.str_]:
+    splits = np.full(len(table.keys), "pool")
     for rows in hashed_order(table, np.arange(len(table.keys)), "test"):
-        parts[rows[: round(TEST_SHARE * len(rows))]] = "test"
-    return parts
+        splits[rows[: round(TEST_SHARE * len(rows))]] = "test"
+    return splits
 
 
 def _counted(names: Sequence[str], count: int) -> list[str]:

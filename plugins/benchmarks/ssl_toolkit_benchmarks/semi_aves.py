@@ -54,10 +54,10 @@ class SemiAves(Dataset):
         """
         folder, images, errors = LAYOUT.read(root, download)
         for image in images:
-            if image.label >= CLASSES or (image.label < 0) != (image.part == "unlabeled"):
+            if image.label >= CLASSES or (image.label < 0) != (image.split == "unlabeled"):
                 errors.append(f"{image.source}: class {image.label}; expected {LAYOUT.form}")
         names = [str(number) for number in range(CLASSES)]
-        counts = {part: sum(image.part == part for image in images) for part in ("labeled", "test")}
+        counts = {part: sum(i.split == part for i in images) for part in ("labeled", "test")}
         notes = []
         if counts != {"labeled": 3959, "test": 4000}:
             notes = [

@@ -11,7 +11,7 @@ from ssl_toolkit import (
     Dataset,
     DatasetDefaults,
     ImageTable,
-    Part,
+    SplitName,
     array_table,
     require_files,
     wrap_dataset_errors,
@@ -31,7 +31,7 @@ CLASSES = (
     "Proximal Tubule Segments",
     "Thick Ascending Limb",
 )
-PARTS: dict[str, Part] = {"train": "pool", "val": "validation", "test": "test"}
+SPLITS: dict[str, SplitName] = {"train": "pool", "val": "validation", "test": "test"}
 
 
 class TissueMNIST(Dataset):
@@ -61,11 +61,11 @@ class TissueMNIST(Dataset):
                 groups = [
                     image_array(
                         f"tissuemnist/{name}/",
-                        part,
+                        split,
                         arrays[f"{name}_images"],
                         arrays[f"{name}_labels"].reshape(-1),
                         len(CLASSES),
                     )
-                    for name, part in PARTS.items()
+                    for name, split in SPLITS.items()
                 ]
         return array_table(CLASSES, groups)

@@ -27,7 +27,7 @@ class Digits(Dataset):
     """1,797 handwritten digits of 8 x 8 pixels, included in this package.
 
     E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine
-    Learning Repository, doi:10.24432/C50P49, CC BY 4.0: the test part, as in scikit-learn.
+    Learning Repository, doi:10.24432/C50P49, CC BY 4.0: the test images, as in scikit-learn.
     Its 17 gray levels are spread over 0 to 255.
     """
 
@@ -110,11 +110,11 @@ def _digit_table(
     name: str, images: NDArray[np.uint8], labels: NDArray[np.uint8], root: Path | None
 ) -> ImageTable:
     """Return all images in the pool except a fixed test split, the same share of every class."""
-    parts = np.full(len(images), "pool")
+    splits = np.full(len(images), "pool")
     notes = [] if root is None else [f"{name} comes with a package; --root is not used"]
     classes = [str(digit) for digit in range(10)]
-    group = ImageArray(f"{name}/", parts, images, labels)
+    group = ImageArray(f"{name}/", splits, images, labels)
     everything = array_table(classes, [group])
     for rows in hashed_order(everything, np.arange(len(images)), "test"):
-        parts[rows[: round(TEST_SHARE * len(rows))]] = "test"
+        splits[rows[: round(TEST_SHARE * len(rows))]] = "test"
     return array_table(classes, [group], notes)

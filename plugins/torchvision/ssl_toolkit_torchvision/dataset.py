@@ -17,8 +17,8 @@ from ssl_toolkit import (
     Dataset,
     ImageArray,
     ImageTable,
-    Part,
     PluginError,
+    SplitName,
     array_table,
     default_root,
     did_you_mean,
@@ -63,7 +63,7 @@ class TorchvisionSet(Dataset):
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read the data set; see `Dataset.load`. Image files are not opened.
 
-        The key of an image file is its path relative to the folder, after the data set and part.
+        The key of an image file is its path relative to the folder, after the data set and split.
 
         Raises:
             DataError: As `Dataset.load`; or a package is missing; or images have no labels.
@@ -72,7 +72,7 @@ class TorchvisionSet(Dataset):
 
         folder = default_root() if root is None else root
         kind = getattr(torchvision.datasets, self.name)
-        sources: dict[Part, Any] = {}
+        sources: dict[SplitName, Any] = {}
         with wrap_dataset_errors(f"{PREFIX}{self.name}", folder):
             accepted = inspect.signature(kind.__init__).parameters
             options: dict[str, Any] = {}
@@ -121,13 +121,13 @@ class _Images(Sequence[Image.Image]):
 
 
 def _check_labels(
-    name: str, classes: tuple[str, ...], labels: Mapping[Part, NDArray[np.int64]]
+    name: str, classes: tuple[str, ...], labels: Mapping[SplitName, NDArray[np.int64]]
 ) -> None:
     for part, part_labels in labels.items():
         if len(part_labels) and part_labels.max() >= len(classes):
             raise DataError(
-                f"{PREFIX}{name}: the {part} part has class {part_labels.max()}, beyond the "
-                f"{len(classes)} of its training part"
+                f"{PREFIX}{name}: the {part} split has class {part_labels.max()}, beyond the "
+                f"{len(classes)} of its training images"
             )
         if part != "unlabeled" and (part_labels < 0).any():
             way_out = " (fer2013.csv and icml_face_data.csv have them)" * (name == "FER2013")
@@ -138,10 +138,10 @@ def _file_table(
     name: str,
     folder: Path,
     classes: tuple[str, ...],
-    files: Mapping[Part, Sequence[tuple[str, int]] | None],
-    labels: Mapping[Part, NDArray[np.int64]],
+    files: Mapping[SplitName, Sequence[tuple[str, int]] | None],
+    labels: Mapping[SplitName, NDArray[np.int64]],
 ) -> ImageTable:
-    """Return a table of files, each part sorted by key: torchvision may list them unsorted."""
+    """Return a table of files, each split sorted by key: torchvision may list them unsorted."""
     rows = []
     for part, part_labels in labels.items():
         paths = [path for path, _ in files[part] or ()]
@@ -155,7 +155,7 @@ def _file_table(
         classes=classes,
         keys=[key for key, _, _, _ in rows],
         labels=np.array([label for _, _, label, _ in rows], dtype=np.int64),
-        parts=np.array([part for _, _, _, part in rows], dtype=np.str_),
+        splits=np.array([part for _, _, _, part in rows], dtype=np.str_),
         files=[path for _, path, _, _ in rows],
     )
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ssl_toolkit import Part
+from ssl_toolkit import SplitName
 
 Arguments = Mapping[str, Any]
 
-_TRAIN: dict[Part, Arguments] = {"pool": {"train": True}, "test": {"train": False}}
-_SPLIT: dict[Part, Arguments] = {"pool": {"split": "train"}, "test": {"split": "test"}}
-_THREE: dict[Part, Arguments] = {
+_TRAIN: dict[SplitName, Arguments] = {"pool": {"train": True}, "test": {"train": False}}
+_SPLIT: dict[SplitName, Arguments] = {"pool": {"split": "train"}, "test": {"split": "test"}}
+_THREE: dict[SplitName, Arguments] = {
     "pool": {"split": "train"},
     "validation": {"split": "val"},
     "test": {"split": "test"},
 }
-_VAL_IS_TEST: dict[Part, Arguments] = {"pool": {"split": "train"}, "test": {"split": "val"}}
-_ONE: dict[Part, Arguments] = {"pool": {}}
+_VAL_IS_TEST: dict[SplitName, Arguments] = {"pool": {"split": "train"}, "test": {"split": "val"}}
+_ONE: dict[SplitName, Arguments] = {"pool": {}}
 
-SETS: dict[str, dict[Part, Arguments]] = {
+SETS: dict[str, dict[SplitName, Arguments]] = {
     "CIFAR10": _TRAIN,
     "CIFAR100": _TRAIN,
     "CLEVRClassification": _VAL_IS_TEST,
@@ -58,7 +58,7 @@ SETS: dict[str, dict[Part, Arguments]] = {
     "StanfordCars": _SPLIT,
     "USPS": _TRAIN,
 }  # fmt: skip
-"""Arguments of torchvision for each part of each data set. Those with a single part have no test
+"""Arguments of torchvision for each split of each data set. Those with a single one have no test
 split, or, as Omniglot, one of other classes: ``--test-fraction`` draws one."""
 
 EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")

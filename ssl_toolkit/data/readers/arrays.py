@@ -15,7 +15,7 @@ from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, sides
 from ssl_toolkit.data.images.files import fit_item, pillow_muted, try_image
 from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.interfaces import ImageTable, SplitName
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class ImageArray:
 
     prefix: str
     """Start of their keys; a number follows."""
-    part: Part | NDArray[np.str_]
-    """One part for all, or (n,) one each."""
+    split: SplitName | NDArray[np.str_]
+    """One split for all, or (n,) one each."""
     images: NDArray[Any] | Sequence[Image.Image]
     """(n, h, w) gray or (n, h, w, C), uint8, uint16 or float in [0, 1]; or n images, each decoded
     when it is read."""
@@ -99,8 +99,8 @@ def array_table(
         classes=tuple(classes),
         keys=keys,
         labels=np.concatenate([np.asarray(group.labels, dtype=np.int64) for group in groups]),
-        parts=np.concatenate(
-            [np.broadcast_to(np.asarray(group.part), len(group.images)) for group in groups]
+        splits=np.concatenate(
+            [np.broadcast_to(np.asarray(group.split), len(group.images)) for group in groups]
         ),
         read=FittedRead(read),
         digest=digest,

@@ -15,7 +15,7 @@ from ssl_toolkit.data.images.files import FILE_SUFFIXES, IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import kind_of_name, way_out
 from ssl_toolkit.data.readers.image_files import FileTree, TableBuilder
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.interfaces import ImageTable, SplitName
 from ssl_toolkit.text import display_path, display_text, summarize
 
 LAYOUTS = (
@@ -132,7 +132,7 @@ def read_pool(top: Path, rows: TableBuilder) -> tuple[str, ...] | None:
     if pool is None or "labeled" in sources or "train" in sources:
         return None
     validation = sources.get("validation") or sources.get("val")
-    named: dict[Part, Path | None] = {"validation": validation, "test": sources.get("test")}
+    named: dict[SplitName, Path | None] = {"validation": validation, "test": sources.get("test")}
     splits = {part: folder for part, folder in named.items() if folder is not None}
     used = [pool, *splits.values()]
     _check_apart(used)
@@ -164,7 +164,7 @@ def _read_splits(
     top: Path, sources: dict[Source, Path], folders: Sequence[Path], rows: TableBuilder
 ) -> tuple[str, ...]:
     """Read the layouts with a folder a split; returns the classes."""
-    main: Part = "labeled" if "labeled" in sources else "pool"
+    main: SplitName = "labeled" if "labeled" in sources else "pool"
     validation, val = sources.get("validation"), sources.get("val")
     test, pool = sources.get("test"), sources.get("unlabeled")
     if main == "pool" and test is None and val is not None:
@@ -178,7 +178,7 @@ def _read_splits(
             "use it"
         )
         pool = None
-    sources_of_parts: dict[Part, Path | None] = {
+    sources_of_parts: dict[SplitName, Path | None] = {
         main: sources["labeled" if main == "labeled" else "train"],
         "validation": validation or val,
         "test": test,
@@ -217,7 +217,7 @@ def _read_classes(
     top: Path,
     prefix: str,
     folders: Sequence[Path],
-    part: Part,
+    part: SplitName,
     others: Sequence[Path],
     rows: TableBuilder,
     classes: tuple[str, ...] | None = None,
@@ -282,7 +282,7 @@ def _both(top: Path, first: Path, other: Path) -> DataError:
 def _check_classes(folder: Path, start: str, classes: tuple[str, ...], rows: TableBuilder) -> None:
     """Refuse classes without images; `start` is the start of the keys in the folder of classes."""
     where = display_path(folder)
-    pairs = zip(rows.labels, rows.parts, strict=True)
+    pairs = zip(rows.labels, rows.splits, strict=True)
     filled = {label for label, part in pairs if part in ("labeled", "pool")}
     empty = []
     for label, name in enumerate(classes):

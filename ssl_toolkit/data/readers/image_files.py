@@ -24,7 +24,7 @@ from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.interfaces import ImageTable, SplitName
 from ssl_toolkit.text import display_path, summarize
 
 _MAPPED_BYTES = 64 * 2**20  # of the mapped pixels that may be in memory
@@ -337,18 +337,18 @@ class TableBuilder:
     base: str = ""
     """Folder of the relative `paths`; empty for the current one."""
     labels: list[int] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    splits: list[SplitName] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, tree: FileTree, label: int, part: Part) -> None:
-        """Add the images of a file tree, all with one label (-1 for none) and part."""
+    def add(self, tree: FileTree, label: int, split: SplitName) -> None:
+        """Add the images of a file tree, all with one label (-1 for none) and split."""
         self.keys.extend(tree.images)
         self.paths.extend(map(str, tree.images.values()))
         self.labels += [label] * len(tree.images)
-        self.parts += [part] * len(tree.images)
+        self.splits += [split] * len(tree.images)
         self.unused += tree.unused
         self.links += tree.links
 
@@ -365,7 +365,7 @@ class TableBuilder:
             classes=classes,
             keys=self.keys,
             labels=np.array(self.labels, dtype=np.int64),
-            parts=np.array(self.parts, dtype=np.str_),
+            splits=np.array(self.splits, dtype=np.str_),
             notes=(*notes, *self.notes),
         )
         return with_files(table, ImageFiles(self.paths, self.base))

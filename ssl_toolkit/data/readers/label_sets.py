@@ -93,7 +93,7 @@ def read_label_sets(
     )
     known = [
         names
-        for (_, names), label, part in zip(found, rows.labels, rows.parts, strict=True)
+        for (_, names), label, part in zip(found, rows.labels, rows.splits, strict=True)
         if label >= 0 and part in ("labeled", "pool")
     ]
     classes = tuple(sorted(frozenset[str]().union(*known)))

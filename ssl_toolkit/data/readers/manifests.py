@@ -14,11 +14,11 @@ from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.rows import SEPARATOR, Record, RowErrors, records
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import Part
+from ssl_toolkit.interfaces import SplitName
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.text import display_path, display_text, summarize
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, SplitName] = {
     "": "pool",
     "pool": "pool",
     "train": "pool",
@@ -116,7 +116,7 @@ def fill(
     links: Links | None = None,
     least_classes: int = 2,
 ) -> tuple[str, ...]:
-    """Add keys, labels and parts of records to the table, but not the location of images.
+    """Add keys, labels and splits of records to the table, but not the location of images.
 
     Args:
         found: The records.
@@ -137,7 +137,7 @@ def fill(
     names: dict[str, int] = {}
     forms: dict[str, int] = {"": -1}
     numbers = array("q")
-    parts: list[Part] = []
+    splits: list[SplitName] = []
     for line, text, label, split in found:
         key = inside(text, base) if _may_be_odd(text) else text
         part = PARTS.get(split) or PARTS.get(split.strip().lower())
@@ -160,10 +160,10 @@ def fill(
             keys.append(key)
             lines.append(line)
             numbers.append(forms[label])
-            parts.append(part if label else "unlabeled")
+            splits.append(part if label else "unlabeled")
     if may_have_duplicates(keys):
         _report_duplicates(keys, lines, bad)
-    classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
+    classes = _classes(list(names), numbers, splits, lines, bad, rows.notes)
     bad.refuse()
     if len(classes) < least_classes:
         only = f" ({classes[0]})" if classes else ""
@@ -174,7 +174,7 @@ def fill(
     index_of_class = {name: number for number, name in enumerate(classes)}
     final = [*(index_of_class.get(name, -1) for name in names), -1]  # the last one for -1: no label
     rows.labels += [final[number] for number in numbers]
-    rows.parts += parts
+    rows.splits += splits
     return classes
 
 
@@ -198,7 +198,7 @@ def _may_be_odd(text: str) -> bool:
 def _classes(
     names: Sequence[str],
     numbers: Sequence[int],
-    parts: Sequence[Part],
+    splits: Sequence[SplitName],
     lines: Sequence[int],
     bad: RowErrors,
     notes: list[str],
@@ -206,12 +206,12 @@ def _classes(
     """Return the classes of labeled and pool images; any other class is an error or a note."""
     labeled = {
         number
-        for number, part in zip(numbers, parts, strict=True)
+        for number, part in zip(numbers, splits, strict=True)
         if number >= 0 and part in ("labeled", "pool")
     }
     classes = tuple(sorted(names[number] for number in labeled))
     hidden = Counter[str]()
-    for number, part, line in zip(numbers, parts, lines, strict=True):
+    for number, part, line in zip(numbers, splits, lines, strict=True):
         if number < 0 or number in labeled:
             continue
         if part == "unlabeled":

@@ -50,7 +50,7 @@ class _Group:
     prefix: str
     values: Array
     names: list[str]
-    parts: NDArray[np.str_]
+    splits: NDArray[np.str_]
 
 
 def feature_length(path: Path) -> int:
@@ -226,7 +226,7 @@ def _image_table(
     for group in groups:
         images = as_levels(group.values, f"{where}, {group.prefix[:-1]}", bits)
         labels = label_numbers(group.names, classes)
-        arrays.append(ImageArray(group.prefix, group.parts, images, labels))
+        arrays.append(ImageArray(group.prefix, group.splits, images, labels))
     return array_table(classes, arrays)
 
 
@@ -252,7 +252,7 @@ def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -
         classes=classes,
         keys=PackedStrings(keys),
         labels=np.concatenate([label_numbers(group.names, classes) for group in groups]),
-        parts=np.concatenate([group.parts for group in groups]),
+        splits=np.concatenate([group.splits for group in groups]),
         read=read,
         digest=digest,
         features=features,

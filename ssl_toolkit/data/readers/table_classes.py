@@ -14,7 +14,7 @@ from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.interfaces.datasets import STRANGER, Part
+from ssl_toolkit.interfaces.datasets import STRANGER, SplitName
 from ssl_toolkit.text import display_path, summarize
 
 
@@ -96,7 +96,7 @@ def _table_fault(table: object) -> str:
     """Return what is wrong with the table of a data set; empty for nothing."""
     if not isinstance(table, ImageTable):
         return f"{type(table).__name__} instead of an ImageTable"
-    labels, parts = np.asarray(table.labels), np.asarray(table.parts)
+    labels, splits = np.asarray(table.labels), np.asarray(table.splits)
     count, distinct = len(labels), len({*table.keys})
     if (len(table.keys), distinct) != (count, count):
         return f"{len(table.keys)} keys, {distinct} of them distinct, for {count} labels"
@@ -105,7 +105,7 @@ def _table_fault(table: object) -> str:
     known = len(table.classes if table.label_sets is None else table.label_sets)
     if count and not STRANGER <= labels.min() <= labels.max() < known:
         return f"labels from {labels.min()} to {labels.max()} instead of -1 to {known - 1}"
-    if parts.shape != labels.shape:
-        return f"parts {parts.shape} for {count} labels"
-    unknown = {*parts.tolist()} - {*get_args(Part)}
-    return f"the part {min(unknown)!r}; known: {', '.join(get_args(Part))}" if unknown else ""
+    if splits.shape != labels.shape:
+        return f"splits {splits.shape} for {count} labels"
+    unknown = {*splits.tolist()} - {*get_args(SplitName)}
+    return f"the split {min(unknown)!r}; known: {', '.join(get_args(SplitName))}" if unknown else ""

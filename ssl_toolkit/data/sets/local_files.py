@@ -13,7 +13,7 @@ from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.manifests import Links
 from ssl_toolkit.data.readers.rows import MOST_FAULTS
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.interfaces import ImageTable, SplitName
 from ssl_toolkit.text import display_path
 
 ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
@@ -75,7 +75,7 @@ def wrap_dataset_errors(name: str, folder: Path) -> Iterator[None]:
 def file_table(
     folder: Path,
     classes: Sequence[str],
-    files: Iterable[tuple[str, int, Part]],
+    files: Iterable[tuple[str, int, SplitName]],
     notes: Sequence[str] = (),
     sources: Sequence[str] = (),
 ) -> ImageTable:
@@ -88,7 +88,7 @@ def file_table(
         folder: Path to the folder.
         classes: Names of the labels 0, 1, ...
         files: For each image its path relative to the folder, which becomes its key, its label
-            (-1 for none) and its part.
+            (-1 for none) and its split.
         notes: Lines the user should see.
         sources: Place where each image is listed, such as ``train.txt, line 3``, for messages.
 
@@ -100,7 +100,7 @@ def file_table(
     base = os.path.abspath(folder)
     faults: list[str] = []
     links: dict[str, Links] = {}
-    for index, (key, label, part) in enumerate(files):
+    for index, (key, label, split) in enumerate(files):
         source = f"{sources[index]}: " if sources else ""
         top, _, _ = key.partition("/")
         if os.path.isabs(key) or ".." in key.split("/") or "\0" in key:
@@ -113,7 +113,7 @@ def file_table(
         rows.keys.append(key)
         rows.paths.append(os.path.join(base, key))
         rows.labels.append(label)
-        rows.parts.append(part)
+        rows.splits.append(split)
     if faults:
         raise DataError(faults[:MOST_FAULTS])
     rows.notes += notes

@@ -76,7 +76,7 @@ def table_hash(table: ImageTable, rows: Rows) -> str:
     for entries in _entries(table, rows, read=not _is_streamed(table)):
         digest.update(entries.tobytes())
     for row in rows.tolist():
-        digest.update(f"{table.keys[row]}\0{table.parts[row]}\0".encode(errors="surrogatepass"))
+        digest.update(f"{table.keys[row]}\0{table.splits[row]}\0".encode(errors="surrogatepass"))
     return digest.hexdigest()
 
 

@@ -326,7 +326,7 @@ def _fronts(groups: Sequence[Rows], counts: Sequence[int]) -> Rows:
 
 
 def _part(table: ImageTable, part: str) -> Rows:
-    return np.flatnonzero(table.parts == part).astype(np.int64)
+    return np.flatnonzero(table.splits == part).astype(np.int64)
 
 
 def _array(rows: Iterable[int]) -> Rows:

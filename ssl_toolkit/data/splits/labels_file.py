@@ -56,7 +56,7 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
     labels = table.labels.copy()
     for row, label in labels_of_file.items():
         labels[row] = label
-    left_out = int((np.delete(table.parts, chosen) == "labeled").sum())
+    left_out = int((np.delete(table.splits, chosen) == "labeled").sum())
     table = choose_rows(numbers.labeled(labels), chosen)
     if left_out:
         file = display_path(Path(path))
@@ -121,10 +121,10 @@ class _Numbers:
 
 def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
     """Return the table with the chosen and all labeled images in the pool."""
-    parts = table.parts.copy()
-    parts[chosen] = "pool"
-    parts[parts == "labeled"] = "pool"
-    return replace(table, parts=parts)
+    splits = table.splits.copy()
+    splits[chosen] = "pool"
+    splits[splits == "labeled"] = "pool"
+    return replace(table, splits=splits)
 
 
 def _read(
@@ -146,7 +146,7 @@ def _read(
         if row < 0:
             bad.add(line, f"the data has no image {text!r}")
             continue
-        current, part = int(table.labels[row]), table.parts[row]
+        current, part = int(table.labels[row]), table.splits[row]
         unknown = numbers.unknown(label) if labeled else ""
         number = current if unknown or not labeled else numbers.number(label)
         if part in ("validation", "test"):

@@ -198,4 +198,4 @@ def _names(table: ImageTable, mask: NDArray[np.bool_]) -> list[str]:
 
 
 def _part(table: ImageTable, part: str) -> Rows:
-    return np.flatnonzero(table.parts == part).astype(np.int64)
+    return np.flatnonzero(table.splits == part).astype(np.int64)

@@ -64,7 +64,7 @@ def with_strangers(table: ImageTable, strangers: ImageTable, name: str) -> Image
         table,
         keys=PackedStrings([*table.keys, *(PREFIX + key for key in strangers.keys)]),
         labels=np.concatenate([table.labels, np.full(count, STRANGER)]),
-        parts=np.concatenate([table.parts, np.full(count, _PART)]),
+        splits=np.concatenate([table.splits, np.full(count, _PART)]),
         read=read,
         digest=digest if digests else None,
         files=None,
@@ -87,7 +87,7 @@ def add_strangers(table: ImageTable, split: Split, fraction: float, seed: int, n
     Raises:
         DataError: There are too few strangers.
     """
-    rows = np.flatnonzero(table.parts == _PART)
+    rows = np.flatnonzero(table.splits == _PART)
     count = stranger_count(len(split.unlabeled), fraction)
     if count > len(rows):
         largest = len(rows) / (len(rows) + max(1, len(split.unlabeled)))

@@ -139,7 +139,7 @@ def resolve(
             unknown class, two answers for one image.
     """
     names = ImageNames(table, stems=stems)
-    parts = dict(zip(table.keys, table.parts.tolist(), strict=True))
+    parts = dict(zip(table.keys, table.splits.tolist(), strict=True))
     known = [class_name(name) for name in classes or table.classes]
     allowed = {*known}
     result: dict[str, str] = {}

@@ -36,7 +36,7 @@ class Shapes(Dataset):
             classes=CLASSES,
             keys=tuple(f"shapes/{row:04d}" for row in rows),
             labels=(rows % len(CLASSES)).astype(np.int64),
-            parts=np.where(rows < IMAGES - TEST, "pool", "test"),
+            splits=np.where(rows < IMAGES - TEST, "pool", "test"),
             read=lambda chosen, size: np.stack([draw(int(row), size) for row in chosen]),
             digest=lambda row: f"shapes {row}",
             notes=() if root is None else ("shapes are rendered; --root is not used",),
