@@ -9,7 +9,7 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.defaults import BACKBONE, DATASET
-from ssl_toolkit.config.images import area
+from ssl_toolkit.config.images import Size, area
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.released_code import PUBLISHED_STEPS
 from ssl_toolkit.config.sections import StrangerSettings
@@ -164,7 +164,7 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
 
 def _image_size(
     settings: Settings, backbone: str, defaults: DatasetDefaults, side: int | None
-) -> int:
+) -> Size:
     if settings.data is not None and settings.pretrained:
         trained = settings.lora.rank > 0 or settings.model.freeze not in ("auto", "backbone")
         if side is None:

@@ -170,7 +170,8 @@ def load_images(
     images = torch.empty(shape, dtype=kind, device=device)
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
-        pixels = table.read(part, size)
+        # `verify` admits a pair of sides only where `read` takes one.
+        pixels = table.read(part, size)  # type: ignore[arg-type]
         _check_pixels(pixels, (len(part), *sides(size), table.pixels.channels), table.pixels.bits)
         block = torch.from_numpy(pixels)
         images[start : start + len(block)] = block.permute(0, 3, 1, 2).to(device)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.config.images import RGB8, PixelFormat
+from ssl_toolkit.config.images import RGB8, PixelFormat, Size
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces.backbones import ChannelStatistics
 
@@ -39,7 +39,7 @@ class ImageTable:
     splits: NDArray[np.str_]
     """(N,) `SplitName` of each image; labeled, validation and test images are drawn from
     ``pool``."""
-    read: Callable[[NDArray[np.int64], Any], NDArray[np.unsignedinteger[Any]]] = field(
+    read: Callable[[NDArray[np.int64], int], NDArray[np.unsignedinteger[Any]]] = field(
         default_factory=lambda: _unread
     )
     """Return the images of these rows as (n, size, size, C) in the format of `pixels`, for a side
@@ -87,8 +87,9 @@ class ImageTable:
 class DatasetDefaults:
     """Default settings for a data set."""
 
-    image_size: int = 32
-    min_stride_size: int | None = None
+    image_size: Size = 32
+    """Side in pixels; or (height, width), for a table with `files` or of `array_table`."""
+    min_stride_size: Size | None = None
     """Image size for backbones with large strides; None for `image_size`."""
     backbone: str | None = None
     """Name of the backbone; None for the default of the toolkit."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import get_args
 
 import numpy as np
 
+from ssl_toolkit.config.images import sides
+from ssl_toolkit.data.readers.arrays import FittedRead
 from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import DatasetDefaults, ImageTable
@@ -91,7 +94,7 @@ def has_valid_splits(subject: Subject) -> None:
 
 
 def reads_images_by_row(subject: Subject) -> None:
-    """`read` returns (N, size, size, 3) uint8 for any rows, in their order, at any size.
+    """`read` returns (N, height, width, 3) uint8 for any rows, in their order, at any size.
 
     Why: images are read in random order at the image size of the run.
     Cause: read ignores the order of the rows or the size, or returns floats.
@@ -100,7 +103,7 @@ def reads_images_by_row(subject: Subject) -> None:
     rows = _sample(table)
     for size in (16, subject.plugin.defaults.image_size):
         images = table.read(rows, size)
-        valid = images.shape == (len(rows), size, size, 3) and images.dtype == np.uint8
+        valid = images.shape == (len(rows), *sides(size), 3) and images.dtype == np.uint8
         actual = f"{images.shape} {images.dtype}"
         require(valid, f"at size {size}, {len(rows)} rows are {actual}")
         reverse = table.read(rows[::-1].copy(), size)[::-1]
@@ -170,13 +173,17 @@ def has_valid_defaults(subject: Subject) -> None:
     """`defaults` has sizes of at least 1, fractions in [0, 1) and statistics in [0, 1].
 
     Why: runs without further options use them.
-    Cause: a size of 0, a fraction in percent, or statistics of levels from 0 to 255.
+    Cause: a size of 0, a pair of sides for a `read` of squares, a fraction in percent, or
+        statistics of levels from 0 to 255.
     """
     defaults = subject.plugin.defaults
     require(isinstance(defaults, DatasetDefaults), f"defaults is {defaults!r}")
-    sizes = [defaults.image_size, defaults.batch_size, defaults.min_stride_size]
-    sizes += [defaults.labels_per_class]
+    shapes = [sides(s) for s in (defaults.image_size, defaults.min_stride_size) if s is not None]
+    sizes = [defaults.batch_size, defaults.labels_per_class, *chain(*shapes)]
     require(all(s is None or s >= 1 for s in sizes), f"a size is below 1: {defaults}")
+    square = all(height == width for height, width in shapes)
+    fitted = subject.table.files is not None or isinstance(subject.table.read, FittedRead)
+    require(square or fitted, "a pair of sides needs a table with `files` or of `array_table`")
     fractions = defaults.val_fraction, defaults.test_fraction
     valid = all(0 <= fraction < 1 for fraction in fractions) and sum(fractions) < 1
     require(valid, f"the fractions for validation and test are {fractions}")

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,20 @@ def test_unreadable_files_are_reported_or_dropped(folder):
     digests = files.digests(rows)
     assert [bytes(digest).hex() for digest in digests] == [table.digest(row) for row in rows]
     assert len([*cache_folder("images").glob("[!.]*")]) == 1  # of all files, as at the next start
+
+
+def test_a_default_size_can_be_a_pair_of_sides(folder, monkeypatch):
+    monkeypatch.setattr(Paths, "defaults", replace(Paths.defaults, image_size=(8, 12)))
+    testing.check_plugin(Paths)
+    experiment = prepare(settings(image_size=None))
+    assert experiment.table.read(np.array([3]), (8, 12)).shape == (1, 8, 12, 3)
+    assert experiment.config.settings.image_size == (8, 12)
+    assert experiment.trainer.fit() is not None
+    table = open_files(Paths().load(None))
+    arrays = ImageTable(table.classes, table.keys, table.labels, table.splits, table.read)
+    monkeypatch.setattr(Paths, "load", lambda self, root, download=False: arrays)
+    with pytest.raises(testing.ContractError, match="a pair of sides needs a table with `files`"):
+        testing.check_plugin(Paths)
 
 
 def test_files_can_be_streamed(folder):

@@ -45,7 +45,7 @@ def with_strangers(table: ImageTable, strangers: ImageTable, name: str) -> Image
         )
     known, count = len(table.keys), len(strangers.keys)
 
-    def read(rows: NDArray[np.int64], size: object) -> NDArray[np.unsignedinteger[Any]]:
+    def read(rows: NDArray[np.int64], size: int) -> NDArray[np.unsignedinteger[Any]]:
         rows = np.asarray(rows, dtype=np.int64)
         of_classes = rows < known
         first = table.read(rows[of_classes], size)
