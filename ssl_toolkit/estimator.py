@@ -40,22 +40,22 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     Attributes:
         classes_: (C,) the labels, in the order of the columns of `predict_proba`.
         transduction_: (N,) the label of every row of `fit`: from ``y``, or predicted.
-        algorithm_: name of the algorithm, also if ``auto`` chose it.
-        model_: the `ssl_toolkit.Model`.
+        algorithm_: Name of the algorithm, also if ``auto`` chose it.
+        model_: The `ssl_toolkit.Model`.
         n_features_in_: D; only after fitting to features.
 
     Args:
-        algo: name of an algorithm; ``auto`` chooses one by cross-validation on the labels.
-        backbone: name of the network for images; None for a small one, and for features.
-        pretrained: start a named backbone from its published weights.
-        image_size: side in pixels, or a text such as ``48x64``; None for the backbone's default.
-        steps: optimizer steps, if the algorithm takes steps.
-        seed: seed of all random numbers.
+        algo: Name of an algorithm; ``auto`` chooses one by cross-validation on the labels.
+        backbone: Name of the network for images; None for a small one, and for features.
+        pretrained: Start a named backbone from its published weights.
+        image_size: Side in pixels, or a text such as ``48x64``; None for the backbone's default.
+        steps: Optimizer steps, if the algorithm takes steps.
+        seed: Seed of all random numbers.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        options: other keys of a configuration, as for `ssl_toolkit.train`; the classes are those
+        options: Other keys of a configuration, as for `ssl_toolkit.train`; the classes are those
             of ``y``.
-        output: folder of the run, which each fit replaces; None for a temporary one.
-        verbose: print the progress of the run.
+        output: Folder of the run, which each fit replaces; None for a temporary one.
+        verbose: Print the progress of the run.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
         Raises:
             ValueError: X or y has a form that scikit-learn estimators refuse.
-            ToolkitError: as `ssl_toolkit.train`.
+            ToolkitError: As `ssl_toolkit.train`.
         """
         others = dict(self.options or {})
         for key in sorted(others.keys() & {*_OWN, "classes"}):
@@ -180,7 +180,7 @@ def _distinct_names(labels: list[Any]) -> list[str]:
     """Return the class name of each label.
 
     Raises:
-        ValueError: two labels are equal without the spaces around them.
+        ValueError: Two labels are equal without the spaces around them.
     """
     of_name: dict[str, Any] = {}
     for label in labels:

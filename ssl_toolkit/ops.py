@@ -55,13 +55,13 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
 
     Args:
         probs: (..., C).
-        temperature: above 0; 1 changes nothing, values near 0 make the rows one-hot.
+        temperature: Above 0; 1 changes nothing, values near 0 make the rows one-hot.
 
     Returns:
         (..., C).
 
     Raises:
-        ValueError: the temperature is not above 0.
+        ValueError: The temperature is not above 0.
 
     Source: Berthelot et al., MixMatch (NeurIPS 2019, arXiv:1905.02249), eq. 7.
 
@@ -87,14 +87,14 @@ def average_and_sharpen(
 
     Args:
         logits: (K, N, C), the views first.
-        temperature: as for `sharpen`.
-        refine: maps the averages (N, C) to those to sharpen, such as `Context.refine`.
+        temperature: As for `sharpen`.
+        refine: Maps the averages (N, C) to those to sharpen, such as `Context.refine`.
 
     Returns:
         (N, C) probabilities.
 
     Raises:
-        ValueError: wrong shape, or the temperature is not above 0.
+        ValueError: Wrong shape, or the temperature is not above 0.
 
     Source: MixMatch, eqs. 6-7; SimPLE (CVPR 2021), algorithm 1.
     """
@@ -114,7 +114,7 @@ def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: fl
         probs: (N, C) predictions.
         shares: (C,) expected mean of the predictions.
         mean: (C,) actual mean of the predictions.
-        exponent: strength; 0 changes nothing, 1 is the form of the paper.
+        exponent: Strength; 0 changes nothing, 1 is the form of the paper.
 
     Returns:
         (N, C) probabilities.
@@ -142,8 +142,8 @@ def follow_shares(
 
     Args:
         probs: (N, C) predictions of a classifier that was fitted to the labels.
-        exponent: strength; 0 changes nothing, 1 is plain EM, values between are damped.
-        rounds: number of EM iterations.
+        exponent: Strength; 0 changes nothing, 1 is plain EM, values between are damped.
+        rounds: Number of EM iterations.
         counts: (C,) number of labels per class, None if equal; a class without labels gets 0.
 
     Returns:
@@ -217,7 +217,7 @@ def mixup(
     Args:
         images: (N, ...); not changed.
         targets: (N, C) probabilities; not changed.
-        lam: in [0, 1]; a number, 0-dim or (1,) for all images, or (N,), one per image.
+        lam: In [0, 1]; a number, 0-dim or (1,) for all images, or (N,), one per image.
             The papers draw it from Beta(alpha, alpha).
         permutation: (N,) int64, on the device of the images.
 
@@ -248,9 +248,9 @@ def sample_beta(alpha: float, count: int, generator: torch.Generator) -> Tensor:
     """Draw from Beta(alpha, alpha), such as the shares of a `mixup`.
 
     Args:
-        alpha: above 0.
-        count: number of draws.
-        generator: on the CPU.
+        alpha: Above 0.
+        count: Number of draws.
+        generator: On the CPU.
 
     Returns:
         (count,) float32 in [0, 1], on the CPU.
@@ -271,13 +271,13 @@ def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
     batches. The purpose is that separate forward passes see similar BatchNorm statistics.
 
     Args:
-        batches: n tensors (B, ...), or sequences of B numbers.
+        batches: The n tensors (B, ...), or sequences of B numbers.
 
     Returns:
         n new tensors (B, ...).
 
     Raises:
-        ValueError: the lengths differ.
+        ValueError: The lengths differ.
 
     >>> interleave([torch.tensor([0, 1]), torch.tensor([10, 11])])
     [tensor([ 0, 11]), tensor([10,  1])]
@@ -303,13 +303,13 @@ def interleave_rows(x: Tensor, size: int) -> Tensor:
 
     Args:
         x: (n · size, ...).
-        size: at least 1.
+        size: At least 1.
 
     Returns:
         A new tensor of the same shape.
 
     Raises:
-        ValueError: the length is not a multiple of the size.
+        ValueError: The length is not a multiple of the size.
 
     >>> interleave_rows(torch.arange(6), 3)
     tensor([0, 3, 1, 4, 2, 5])
@@ -323,15 +323,15 @@ def interleaved_forward(model: Callable[[Tensor], Tensor], images: Tensor, size:
     """Run one forward pass per batch of `size`, each a mixture of all batches (see `interleave`).
 
     Args:
-        model: function of images that returns logits, such as `Context.model`.
+        model: Function of images that returns logits, such as `Context.model`.
         images: (n · size, ...).
-        size: images in one forward pass.
+        size: Images in one forward pass.
 
     Returns:
         (n · size, C) logits, in the order of the images.
 
     Raises:
-        ValueError: the length is not a multiple of the size.
+        ValueError: The length is not a multiple of the size.
 
     Source: MixMatch's code.
 
@@ -346,8 +346,8 @@ def linear_rampup(step: float, length: float) -> float:
     """Return a weight in [0, 1] that rises linearly: min(step / length, 1), and 1 for length 0.
 
     Args:
-        step: number of updates already made; the first update has weight 0 unless `length` is 0.
-        length: in the unit of `step`; 0 for no ramp.
+        step: Number of updates already made; the first update has weight 0 unless `length` is 0.
+        length: In the unit of `step`; 0 for no ramp.
     """
     return min(step / length, 1.0) if length > 0 else 1.0
 
@@ -364,10 +364,10 @@ def rampup(step: int, max_steps: int, fraction: float, steps: int | None = None)
     """Return a weight in [0, 1] that rises linearly over part of a run; see `linear_rampup`.
 
     Args:
-        step: number of updates already made.
-        max_steps: length of the run.
-        fraction: length of the ramp as a share of the run; 0 for no ramp.
-        steps: the same in steps, which takes precedence; None to use the fraction.
+        step: Number of updates already made.
+        max_steps: Length of the run.
+        fraction: Length of the ramp as a share of the run; 0 for no ramp.
+        steps: The same in steps, which takes precedence; None to use the fraction.
 
     >>> rampup(15, 100, 0.3), rampup(15, 100, 0.3, 60)
     (0.5, 0.25)
@@ -384,10 +384,10 @@ def cosine_factor(
     from 0 to 1 over the remaining steps and staying there.
 
     Args:
-        step: number of updates already made; the first update of a warm-up has factor 0.
-        total_steps: length of the run, warm-up included.
+        step: Number of updates already made; the first update of a warm-up has factor 0.
+        total_steps: Length of the run, warm-up included.
         warmup_steps: 0 for none.
-        cycles: half turns of the cosine; 7/16 as in FixMatch (NeurIPS 2020), section 2.4, ends at
+        cycles: Half turns of the cosine; 7/16 as in FixMatch (NeurIPS 2020), section 2.4, ends at
             0.195 of the full rate.
 
     >>> round(cosine_factor(100, 100), 3)

@@ -58,8 +58,8 @@ class Embeddings:
         ``embedding``, and the format number in its metadata.
 
         Raises:
-            ConfigError: the suffix is another one, or pyarrow is missing for ``.parquet``.
-            OSError: the file can't be written.
+            ConfigError: The suffix is another one, or pyarrow is missing for ``.parquet``.
+            OSError: The file can't be written.
         """
         target, buffer = Path(path), io.BytesIO()
         if target.suffix.lower() == ".parquet":
@@ -94,23 +94,23 @@ def embed(
     are cached by the content of the images, the backbone, its weights and the image size.
 
     Args:
-        data: as for ``--data``, or a folder of images without labels.
-        backbone: a registered name or any timm model.
-        weights: a file with weights, such as ``model/model.safetensors`` of a run, whose
+        data: As for ``--data``, or a folder of images without labels.
+        backbone: A registered name or any timm model.
+        weights: A file with weights, such as ``model/model.safetensors`` of a run, whose
             normalization and ``model.args`` are used too; None for the published ones.
-        image_size: side length in pixels, or (height, width); None for the backbone's, or 224.
-        channels: number of channels; None for 3, or those of arrays.
-        bits: bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
+        image_size: Side length in pixels, or (height, width); None for the backbone's, or 224.
+        channels: Number of channels; None for 3, or those of arrays.
+        bits: Bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
         fit: ``crop`` crops the center square of an image; ``pad`` pads it with white.
-        root: folder that the paths of a manifest are relative to; None for the manifest's.
+        root: Folder that the paths of a manifest are relative to; None for the manifest's.
         on_bad_image: ``error`` refuses unreadable images, ``skip`` leaves them out.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        batch_size: images in a forward pass.
-        workers: threads that decode images, 0 for none; None for one per processor, at most 8.
-        progress: called while images are decoded.
+        batch_size: Images in a forward pass.
+        workers: Threads that decode images, 0 for none; None for one per processor, at most 8.
+        progress: Called while images are decoded.
 
     Raises:
-        UserError: the data, the backbone or its weights are not found or can't be read.
+        UserError: The data, the backbone or its weights are not found or can't be read.
     """
     if holds_features(str(data)):
         raise ConfigError(f"{display_path(Path(data))} holds features already")
@@ -155,14 +155,14 @@ def embed_table(
     """Return the features (n, D) of images of a table, see `embed`; cached ones are read.
 
     Args:
-        table: table of the images.
+        table: Table of the images.
         rows: (n,) rows of the table.
-        backbone: as for `embed`.
-        weights: as for `embed`.
-        image_size: side length in pixels.
-        device: device that computes.
-        batch_size: images in a forward pass.
-        progress: called while images are decoded.
+        backbone: As for `embed`.
+        weights: As for `embed`.
+        image_size: Side length in pixels.
+        device: Device that computes.
+        batch_size: Images in a forward pass.
+        progress: Called while images are decoded.
     """
     mean, std = _IMAGENET
     if table.pixels.channels != len(mean):
@@ -207,13 +207,13 @@ def network_features(
     """Return the features (n, D) of images of a table by a network; cached ones are read.
 
     Args:
-        classifier: network, on the device.
-        table: table of the images.
+        classifier: Network, on the device.
+        table: Table of the images.
         rows: (n,) rows of the table.
-        image_size: side length in pixels.
-        device: device that computes.
-        batch_size: images in a forward pass.
-        progress: called while images are decoded.
+        image_size: Side length in pixels.
+        device: Device that computes.
+        batch_size: Images in a forward pass.
+        progress: Called while images are decoded.
     """
     images = load_images(table, rows, image_size, device, progress)
     features = FeatureExtractor(classifier, batch_size).plain(images, torch.arange(len(rows)))

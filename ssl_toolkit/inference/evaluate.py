@@ -83,25 +83,25 @@ def evaluate(
     """Score a trained model on the data of its run, or on other labeled images.
 
     Args:
-        model: folder of a run; with `data`, also of an exported model.
-        data: a folder or manifest as for training, with the same classes; None for the data of
+        model: Folder of a run; with `data`, also of an exported model.
+        data: A folder or manifest as for training, with the same classes; None for the data of
             the run.
-        root: folder that the paths of a manifest are relative to.
-        on_bad_image: as for `embed`, for the images of `data`.
-        confusion: path to a .png file for the confusion matrix of the test images, or of the
+        root: Folder that the paths of a manifest are relative to.
+        on_bad_image: As for `embed`, for the images of `data`.
+        confusion: Path to a .png file for the confusion matrix of the test images, or of the
             last split that has scores.
-        device: see `load_model`; None for that of the run.
-        batch_size: images per forward pass; changes speed and memory, not the result.
-        prior: as for `Model.predict`; an estimate is that of each split.
-        progress: called while images are decoded.
+        device: See `load_model`; None for that of the run.
+        batch_size: Images per forward pass; changes speed and memory, not the result.
+        prior: As for `Model.predict`; an estimate is that of each split.
+        progress: Called while images are decoded.
 
     Returns:
         The scores and confusion matrices of each split.
 
     Raises:
-        ModelError: the run is not finished.
-        DataError: the data is not found or not readable, has other classes, or has no labels.
-        ConfigError: the .png file can't be written, or is in the data; or it is for a model of
+        ModelError: The run is not finished.
+        DataError: The data is not found or not readable, has other classes, or has no labels.
+        ConfigError: The .png file can't be written, or is in the data; or it is for a model of
             ``--task multilabel``.
     """
     path, image = at_home(model), None if confusion is None else at_home(confusion)
@@ -201,10 +201,10 @@ def predict_rows(
     """Return the probabilities (n, C) of images of a table, in the order of the model's classes.
 
     Args:
-        model: the model.
-        table: table of images.
+        model: The model.
+        table: Table of images.
         rows: (n,) rows of the table.
-        batch_size: images per forward pass.
+        batch_size: Images per forward pass.
     """
     images = load_images(table, rows, model.image_size, model.device)
     network = model.predictor or model.classifier

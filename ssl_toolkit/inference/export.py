@@ -43,19 +43,19 @@ def export(
     in [0, 1] to probabilities, for any N (see `torch_export_file`, `onnx_file`).
 
     Args:
-        run: folder of the run; its data isn't needed.
+        run: Folder of the run; its data isn't needed.
         format: ``timm``, ``torch-export`` or ``onnx``.
-        output: path; None for ``timm/``, ``model.pt2`` or ``model.onnx`` in ``RUN/export/``.
-        overwrite: replace an earlier export.
+        output: Path; None for ``timm/``, ``model.pt2`` or ``model.onnx`` in ``RUN/export/``.
+        overwrite: Replace an earlier export.
 
     Returns:
         The path, and the line of Python that loads the model.
 
     Raises:
-        ModelError: the run isn't finished, its model is damaged or doesn't fit the format, a
+        ModelError: The run isn't finished, its model is damaged or doesn't fit the format, a
             package is missing, or the output can't be written. Nothing was written.
-        PluginError: the backbone's package is not installed.
-        OSError: the output can't be written, as on a full disk; an earlier export remains.
+        PluginError: The backbone's package is not installed.
+        OSError: The output can't be written, as on a full disk; an earlier export remains.
     """
     folder, form = RunFolder(at_home(run)), format
     require_completed(folder, folder.read_summary().status)

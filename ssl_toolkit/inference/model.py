@@ -95,7 +95,7 @@ class Model:
         """Refuse a model of ``--task multilabel``.
 
         Args:
-            what: start of the message: what needs one class per image.
+            what: Start of the message: what needs one class per image.
 
         Raises:
             ModelError: The model predicts any number of classes.
@@ -137,7 +137,7 @@ class Model:
             ``--task multilabel``.
 
         Raises:
-            DataError: another shape or dtype.
+            DataError: Another shape or dtype.
         """
         return self._evaluate(self._checked(images))[0]
 
@@ -167,16 +167,16 @@ class Model:
         than in training are scaled and made square.
 
         Args:
-            images: one image or several: paths, Pillow images, arrays (H, W, C) or
+            images: One image or several: paths, Pillow images, arrays (H, W, C) or
                 (H, W), tensors (C, H, W); or a stack: an array (N, H, W, C) or (N, H, W), a tensor
                 (N, C, H, W) or (N, H, W). Arrays and tensors have the channels of the training
                 images, or are gray if these are RGB, as uint8, uint16 or float in [0, 1]; an
                 array (H, W, C) and a tensor (C, H, W) are one image. For a
                 model that was trained on features, an array or tensor (N, D).
-            batch_size: images per forward pass; changes speed and memory, not the result.
-            workers: threads that decode images, 0 for none; None for one per processor, at most
+            batch_size: Images per forward pass; changes speed and memory, not the result.
+            workers: Threads that decode images, 0 for none; None for one per processor, at most
                 8.
-            prior: class shares of these images, to which the probabilities are adjusted: by class
+            prior: Class shares of these images, to which the probabilities are adjusted: by class
                 name, the path to a file of them, or ``estimate`` to estimate them.
 
         Returns:
@@ -185,7 +185,7 @@ class Model:
             is the probability that an image has the class; see `has_classes`.
 
         Raises:
-            DataError: some images can't be read; one message per image. Or the prior is wrong.
+            DataError: Some images can't be read; one message per image. Or the prior is wrong.
         """
         if prior is not None:
             adjustment = make_adjustment(prior, self.folder, self.classes, self.task)
@@ -284,9 +284,9 @@ class Model:
         """Yield the results of `predict` image by image, in order, in constant memory.
 
         Args:
-            images: several images, as for `predict`.
-            batch_size: as for `predict`, at least 1.
-            workers: as for `predict`.
+            images: Several images, as for `predict`.
+            batch_size: As for `predict`, at least 1.
+            workers: As for `predict`.
 
         Yields:
             The image's (C,) float32 probabilities, or the reason why it can't be read.
@@ -353,7 +353,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     """Load a trained model, without its data and on any device.
 
     Args:
-        path: the folder of a run, or of an exported model (the ``model/`` of a run, or a copy).
+        path: The folder of a run, or of an exported model (the ``model/`` of a run, or a copy).
             An unfinished run has the weights with the best validation accuracy so far or, without
             validation, the averaged weights of its last checkpoint.
         device: ``auto`` (a GPU if available), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
@@ -362,9 +362,9 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         The model, with its classes, image size and normalization.
 
     Raises:
-        ModelError: the folder is not found or has no model, a file is damaged, or there is no such
+        ModelError: The folder is not found or has no model, a file is damaged, or there is no such
             device.
-        PluginError: the package of the backbone, or of an algorithm with a `predict`, is not
+        PluginError: The package of the backbone, or of an algorithm with a `predict`, is not
             installed.
     """
     classifier: Classifier | Predictor

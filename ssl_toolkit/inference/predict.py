@@ -61,23 +61,23 @@ def predict(
     For images that are not files, see `Model.predict`.
 
     Args:
-        model: a model, or the folder of a run or of an exported model.
-        images: files and folders, or one of them.
-        device: see `load_model`; ignored if `model` is a `Model`.
-        batch_size: images per forward pass; changes speed and memory, not the result.
-        workers: threads that decode images, 0 for none; None for one per processor, at most 8.
-        prior: as for `Model.predict`; an estimate needs the probabilities of all images in memory.
+        model: A model, or the folder of a run or of an exported model.
+        images: Files and folders, or one of them.
+        device: See `load_model`; ignored if `model` is a `Model`.
+        batch_size: Images per forward pass; changes speed and memory, not the result.
+        workers: Threads that decode images, 0 for none; None for one per processor, at most 8.
+        prior: As for `Model.predict`; an estimate needs the probabilities of all images in memory.
             Rejected images are not adjusted, and do not count in an estimate.
-        reject: share in (0, 1] of the images of the classes that is accepted, True for 0.95; other
+        reject: Share in (0, 1] of the images of the classes that is accepted, True for 0.95; other
             images are rejected as strangers, images of no class. See `Model.stranger_limit`.
-        reject_above: limit of the stranger score, in place of `reject`.
+        reject_above: Limit of the stranger score, in place of `reject`.
 
     Returns:
         An iterator over the predictions, in the order of the images.
 
     Raises:
-        DataError: a file or folder is not found, or there is no image.
-        ModelError: as `load_model`; or the model can't reject images.
+        DataError: A file or folder is not found, or there is no image.
+        ModelError: As `load_model`; or the model can't reject images.
         ConfigError: `reject` or `reject_above` is out of range.
     """
     model, listing = open_inputs(model, images, device=device)
@@ -117,21 +117,21 @@ def predict_table(
     and rejected images have neither class nor confidence.
 
     Args:
-        model: as for `predict`.
-        images: as for `predict`.
-        output: path to the table, .csv, .tsv or .jsonl; None prints CSV.
-        probabilities: add a column ``p_<class>`` for each class.
-        device: as for `predict`.
-        batch_size: as for `predict`.
-        workers: as for `predict`.
-        prior: as for `predict`.
-        reject: as for `predict`.
-        reject_above: as for `predict`.
+        model: As for `predict`.
+        images: As for `predict`.
+        output: Path to the table, .csv, .tsv or .jsonl; None prints CSV.
+        probabilities: Add a column ``p_<class>`` for each class.
+        device: As for `predict`.
+        batch_size: As for `predict`.
+        workers: As for `predict`.
+        prior: As for `predict`.
+        reject: As for `predict`.
+        reject_above: As for `predict`.
 
     Raises:
-        ConfigError: the output can't be written, or is one of the inputs.
-        UserError: as `predict`.
-        OSError: the output can't be written completely.
+        ConfigError: The output can't be written, or is one of the inputs.
+        UserError: As `predict`.
+        OSError: The output can't be written completely.
     """
     model, listing = open_inputs(model, images, output, TABLES, device)
     adjustment, unreadable = _adjustment(model, prior), 0
@@ -170,14 +170,14 @@ def open_inputs(
     """Find the images, check the output, and load the model if it is a path.
 
     Args:
-        model: as for `predict`.
-        images: as for `predict`.
-        output: path to the output file; None for none.
-        suffixes: allowed suffixes of the output.
-        device: as for `predict`.
+        model: As for `predict`.
+        images: As for `predict`.
+        output: Path to the output file; None for none.
+        suffixes: Allowed suffixes of the output.
+        device: As for `predict`.
 
     Raises:
-        UserError: as `predict` and `check_target`.
+        UserError: As `predict` and `check_target`.
     """
     paths = [images] if isinstance(images, str | os.PathLike) else images
     listing = list_images([os.fspath(path) for path in paths])

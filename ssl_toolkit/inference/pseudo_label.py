@@ -94,23 +94,23 @@ def pseudo_label(
     """Label the images of a folder on which a model is confident.
 
     Args:
-        model: a model, or the folder of a run or of an exported model.
-        pool: folder of images.
-        threshold: minimum probability of a pseudo label, in [0, 1].
-        output: path to the manifest to write, .csv, .tsv or .jsonl, for ``data`` of a
+        model: A model, or the folder of a run or of an exported model.
+        pool: Folder of images.
+        threshold: Minimum probability of a pseudo label, in [0, 1].
+        output: Path to the manifest to write, .csv, .tsv or .jsonl, for ``data`` of a
             configuration; images below the threshold have no label in it.
-        uncertain: number of most uncertain images to return, to label next.
-        device: see `load_model`; ignored if `model` is a `Model`.
-        batch_size: images per forward pass; changes speed and memory, not the result.
-        workers: as for `Model.predict`.
-        reject: as for `predict`; rejected images get no label, and are not listed as uncertain.
-        reject_above: as for `predict`.
+        uncertain: Number of most uncertain images to return, to label next.
+        device: See `load_model`; ignored if `model` is a `Model`.
+        batch_size: Images per forward pass; changes speed and memory, not the result.
+        workers: As for `Model.predict`.
+        reject: As for `predict`; rejected images get no label, and are not listed as uncertain.
+        reject_above: As for `predict`.
 
     Raises:
-        DataError: the pool is not found or has no image, or a name can't be in a manifest.
-        ModelError: as `load_model`, or a model of ``--task multilabel``; or the model can't reject
+        DataError: The pool is not found or has no image, or a name can't be in a manifest.
+        ModelError: As `load_model`, or a model of ``--task multilabel``; or the model can't reject
             images.
-        ConfigError: the output can't be written, or is one of the inputs.
+        ConfigError: The output can't be written, or is one of the inputs.
     """
     target = None if output is None else at_home(output)
     loaded, listing = open_inputs(model, pool, target, (".csv", ".tsv", ".jsonl"), device)
@@ -147,11 +147,11 @@ def check_names(classes: Sequence[str], listing: Listing) -> None:
     """Raise if names in a manifest would not read back the same.
 
     Args:
-        classes: class names of the model.
-        listing: images of the pool.
+        classes: Class names of the model.
+        listing: Images of the pool.
 
     Raises:
-        DataError: names the classes and files whose names a table can't contain.
+        DataError: Names the classes and files whose names a table can't contain.
     """
     faults = [
         f"the class {name!r} can't be written so that it reads back the same; rename it"
@@ -195,8 +195,8 @@ def label_pool(
     Args:
         files: N paths.
         images: N predictions.
-        threshold: minimum probability of a pseudo label, in [0, 1].
-        folder: folder of the manifest. Paths are relative to it if it contains the whole pool,
+        threshold: Minimum probability of a pseudo label, in [0, 1].
+        folder: Folder of the manifest. Paths are relative to it if it contains the whole pool,
             also with links resolved; otherwise, or if it is None, they are absolute.
     """
     paths = tuple(map(display_text, _paths(files, folder)))

@@ -21,7 +21,7 @@ def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights to evaluate: the best, else the averaged, else the live ones.
 
     Args:
-        state: result of `load_checkpoint`.
+        state: Result of `load_checkpoint`.
     """
     average = state.get("ema") or {}
     weights: dict[str, Tensor] = state.get("weights") or average.get("module") or state["model"]
@@ -32,7 +32,7 @@ def reported_algorithm(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of the algorithm that belong to `reported_weights`.
 
     Args:
-        state: result of `load_checkpoint`.
+        state: Result of `load_checkpoint`.
     """
     averages = (state.get("averaged") or {}).get("module", {})
     # Names of averaged modules have slashes in place of dots (see `by_path`).

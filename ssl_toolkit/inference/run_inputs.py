@@ -38,13 +38,13 @@ def check_beside(path: Path | None, data: Path, root: Path | None = None) -> Non
     """Raise if an image file would replace an image of the data, or be in its folder.
 
     Args:
-        path: path to the image file; None for none.
-        data: path to the folder or file of the data.
-        root: folder that the paths of a manifest are relative to.
+        path: Path to the image file; None for none.
+        data: Path to the folder or file of the data.
+        root: Folder that the paths of a manifest are relative to.
 
     Raises:
-        ConfigError: the path is in the data.
-        DataError: the data can't be read.
+        ConfigError: The path is in the data.
+        DataError: The data can't be read.
     """
     if path is None:
         return
