@@ -21,7 +21,7 @@ def api_mismatch(plugin: object) -> str:
     """Return why a plugin made for another API can't be used, as part of a line.
 
     Args:
-        plugin: a class; one without ``api_version`` is taken as made for this API.
+        plugin: A class; one without ``api_version`` is taken as made for this API.
 
     Returns:
         The reason; empty when its major number is ours and its minor one not above ours.
@@ -41,7 +41,7 @@ def signature_mismatch(plugin: type) -> str:
     """Return which method can't be called as its interface declares, as part of a line.
 
     Args:
-        plugin: a subclass of an interface.
+        plugin: A subclass of an interface.
 
     Returns:
         The reason; empty if all methods accept the arguments.
@@ -82,8 +82,8 @@ def deprecated(since: str, instead: str) -> Callable[[T], T]:
     is still there.
 
     Args:
-        since: the version that deprecates it, such as ``0.2``.
-        instead: the replacement, such as ``use mixup``.
+        since: The version that deprecates it, such as ``0.2``.
+        instead: The replacement, such as ``use mixup``.
 
     >>> deprecated("0.2", "use sum")(max)([1, 2])  # doctest: +SKIP
     DeprecationWarning: max is deprecated since ssl-toolkit 0.2 and gone in 0.3; use sum

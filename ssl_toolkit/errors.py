@@ -22,7 +22,7 @@ class ToolkitError(Exception):
     """An expected failure, reported in one or several sentences.
 
     Args:
-        messages: one message, or several when several faults were found at once.
+        messages: One message, or several when several faults were found at once.
     """
 
     exit_status: ClassVar[int] = 1

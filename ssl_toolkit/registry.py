@@ -135,7 +135,7 @@ def find(group: str, name: str) -> Entry:
     ``fixmatch+abc`` is one entry, of the distributions of the algorithm and of its add-ons.
 
     Raises:
-        PluginError: nothing has that name (near matches are named), or two foreign distributions
+        PluginError: Nothing has that name (near matches are named), or two foreign distributions
             claim it. A built-in wins over foreign claims.
     """
     if len(parts := _parts(group, name)) > 1:
@@ -197,7 +197,7 @@ def load(group: str, name: str) -> Any:
     """Return the plugin class that a name means; for ``fixmatch+abc``, a generated one.
 
     Raises:
-        PluginError: as `find`, or the plugin is broken or made for another API; says its
+        PluginError: As `find`, or the plugin is broken or made for another API; says its
             distribution and the reason; or an add-on doesn't fit the algorithm.
     """
     if len(parts := _parts(group, name)) > 1:
@@ -319,10 +319,10 @@ def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float 
     Where a name differs in nothing else, it is the only answer.
 
     Args:
-        word: as it was written.
-        known: names that are right.
-        most: names at most.
-        cutoff: least likeness, as for `difflib.get_close_matches`.
+        word: As it was written.
+        known: Names that are right.
+        most: Names at most.
+        cutoff: Least likeness, as for `difflib.get_close_matches`.
     """
     plain: dict[str, list[str]] = {}
     for name in sorted(known):

@@ -34,11 +34,11 @@ def option(
     """Declare one option.
 
     Args:
-        default: the value when the user gives none.
-        help: what it means, with its unit, in one line.
-        source: where the default comes from (paper and section, or a measurement).
+        default: The value when the user gives none.
+        help: What it means, with its unit, in one line.
+        source: Where the default comes from (paper and section, or a measurement).
         in_steps: True if it counts optimizer steps, so that ``--scale`` shortens it.
-        bounds: pydantic's bounds: ``gt``, ``ge``, ``lt``, ``le``, ``min_length``, ...
+        bounds: Pydantic's bounds: ``gt``, ``ge``, ``lt``, ``le``, ``min_length``, ...
 
     >>> class Example(Options):
     ...     threshold: float = option(0.95, ge=0, le=1, help="least confidence", source="eq. 4")

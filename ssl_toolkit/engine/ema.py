@@ -20,16 +20,16 @@ class EMA:
     are averaged in float32, where the small increments survive. Integer buffers are copied.
 
     Args:
-        module: the module to follow; it is copied.
-        decay: d, the share of the shadow kept at each update, in [0, 1]; 0 copies. 0.999 in
+        module: The module to follow; it is copied.
+        decay: The share d of the shadow kept at each update, in [0, 1]; 0 copies. 0.999 in
             SimPLE, MixMatch and FixMatch.
-        average_buffers: whether floating-point buffers (BatchNorm's statistics) are averaged too;
+        average_buffers: Whether floating-point buffers (BatchNorm's statistics) are averaged too;
             copied otherwise, as in the original codes.
-        warmup: whether update t (from 0) uses at most d = (1 + t)/(10 + t), so that the average
+        warmup: Whether update t (from 0) uses at most d = (1 + t)/(10 + t), so that the average
             leaves the initial weights soon.
 
     Raises:
-        ValueError: decay is outside [0, 1].
+        ValueError: `decay` is outside [0, 1].
     """
 
     def __init__(

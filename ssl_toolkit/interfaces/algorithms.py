@@ -277,6 +277,6 @@ class FeatureAlgorithm(Algorithm, ABC):
             ctx: Ignored.
 
         Raises:
-            TypeError: always.
+            TypeError: Always.
         """
         raise TypeError(f"{type(self).__name__} fits a head to features and has no steps")

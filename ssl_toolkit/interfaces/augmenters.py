@@ -93,8 +93,8 @@ class Augmenter(nn.Module, ABC):
             Images in [0, 1] of the same shape, dtype and device.
 
         Raises:
-            TypeError: the images are not floating point.
-            ValueError: the shape is not (N, C, H, W) with one of the numbers of channels.
+            TypeError: The images are not floating point.
+            ValueError: The shape is not (N, C, H, W) with one of the numbers of channels.
         """
         if not images.is_floating_point():
             raise TypeError(f"images must be float in [0, 1], got {images.dtype}; divide by 255")

@@ -72,7 +72,7 @@ def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform
 
     Args:
         features: (N, D) features of all training images.
-        sizes: number of features per block, as `Backbone.use_stages` returns them.
+        sizes: Number of features per block, as `Backbone.use_stages` returns them.
     """
     first, rest = sizes[0], len(sizes) - 1
     x = features.double()
@@ -104,8 +104,8 @@ def unfitted_head(
     features are used unchanged, or scaled to unit length for a probe.
 
     Args:
-        sizes: number of features per block.
-        num_classes: number of classes C.
+        sizes: Number of features per block.
+        num_classes: Number of classes C.
         init: ``zero`` or ``probe``.
         frozen: True if the whole backbone is frozen.
     """
@@ -122,7 +122,7 @@ def unit_length(sizes: Sequence[int], center: Tensor | None = None) -> FeatureTr
     """Return the transform to features of the last stage at unit length, the usual probe input.
 
     Args:
-        sizes: number of features per block; all blocks but the first are dropped.
+        sizes: Number of features per block; all blocks but the first are dropped.
         center: (N, D) features whose mean is subtracted first; None to subtract nothing.
     """
     scale = torch.zeros(sum(sizes))
@@ -143,8 +143,8 @@ def fit_probe(
     Args:
         labeled: (n, D) features.
         labels: (n,) int64.
-        num_classes: number of classes C.
-        transform: transform of the features, such as `unit_length`.
+        num_classes: Number of classes C.
+        transform: Transform of the features, such as `unit_length`.
     """
     x = transform(labeled).double().numpy()
     validation = choose_strength(x, labels.numpy())
@@ -163,7 +163,7 @@ def fit_multilabel_probe(labeled: Tensor, targets: Tensor, transform: FeatureTra
     Args:
         labeled: (n, D) features.
         targets: (n, C) in {0, 1}.
-        transform: transform of the features, such as `unit_length`.
+        transform: Transform of the features, such as `unit_length`.
     """
     x, y = transform(labeled).double().numpy(), targets.numpy() > 0.5
     strength, folds = DEFAULT_STRENGTH, 0
@@ -198,7 +198,7 @@ def fit_soft_labels(
         x: (N, K) features.
         targets: (N, C) distributions q.
         weights: (N,) nonnegative weights w.
-        strength: inverse regularization strength, above 0.
+        strength: Inverse regularization strength, above 0.
 
     Returns:
         W (C, K) and b (C,), float64.

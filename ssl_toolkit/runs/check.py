@@ -59,10 +59,10 @@ def check_run(run: str | os.PathLike[str]) -> RunCheck:
     is found, it must be unchanged.
 
     Args:
-        run: the folder.
+        run: The folder.
 
     Raises:
-        ModelError: it is not the folder of a run.
+        ModelError: It is not the folder of a run.
     """
     folder = RunFolder(at_home(run))
     try:
@@ -81,7 +81,7 @@ def refuse_contradictions(paths: Iterable[Path]) -> None:
     far as they exist; `check_run` checks more.
 
     Raises:
-        ModelError: one line for each such run.
+        ModelError: One line for each such run.
     """
     messages = []
     for path in paths:
@@ -294,11 +294,11 @@ def find_data(folder: RunFolder, data: Path | None = None) -> ImageTable:
     """Return the data of a run, without decoding or downloading images.
 
     Args:
-        folder: of the run.
-        data: path to its images, if they were moved.
+        folder: Of the run.
+        data: Path to its images, if they were moved.
 
     Raises:
-        UserError: it is not found or can't be read.
+        UserError: It is not found or can't be read.
     """
     settings = folder.reopen(data).settings.model_copy(update={"download": False})
     table, _ = chosen_labels(load_table(settings, lazily=True), settings)
@@ -313,12 +313,12 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
     Digests come from the cache of the run's images, if it exists; else the files are read.
 
     Args:
-        folder: of the run.
-        table: of `find_data`.
-        data: path to it, if it was moved.
+        folder: Of the run.
+        table: Of `find_data`.
+        data: Path to it, if it was moved.
 
     Raises:
-        DataError: other classes, missing images, or other images.
+        DataError: Other classes, missing images, or other images.
     """
     settings = folder.read_config().settings
     classes = folder.read_summary().classes
@@ -338,14 +338,14 @@ def check_same_data(
     """Refuse to continue a comparison with other data than a run in it was trained with.
 
     Args:
-        folder: of the run.
-        table: the data, read for the comparison.
-        split: that of a new run with these settings and this seed; None to skip the comparison.
-        hashes: of splits that were checked against this data; that of the run is added.
+        folder: Of the run.
+        table: The data, read for the comparison.
+        split: That of a new run with these settings and this seed; None to skip the comparison.
+        hashes: Of splits that were checked against this data; that of the run is added.
 
     Raises:
-        DataError: one line with how many images of which part differ.
-        ModelError: the record of the run is missing or damaged.
+        DataError: One line with how many images of which part differ.
+        ModelError: The record of the run is missing or damaged.
     """
     split_hash = folder.read_record().split
     if split_hash in hashes:

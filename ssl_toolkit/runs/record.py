@@ -253,9 +253,9 @@ def make_record(
     compared by name.
 
     Args:
-        experiment: prepared.
-        auto: the choice of ``algo: auto``.
-        minutes: the choices of ``minutes``.
+        experiment: Prepared.
+        auto: The choice of ``algo: auto``.
+        minutes: The choices of ``minutes``.
     """
     settings = experiment.config.settings
     return RunRecord(

@@ -56,24 +56,24 @@ def resume(
     A finished run is returned unchanged, unless `steps` is larger than before.
 
     Args:
-        run: folder of the run.
-        data: path to its images, if they were moved; their content must be the same.
-        steps: total number of steps, to train longer than before; updates the configuration and
+        run: Folder of the run.
+        data: Path to its images, if they were moved; their content must be the same.
+        steps: Total number of steps, to train longer than before; updates the configuration and
             the record. Values derived from the original number of steps don't change (decay of the
             average, BatchNorm's momentum, intervals of evaluations and checkpoints); schedules and
             ramps defined as fractions of the steps follow the new number.
-        devices: number of processes that share each batch; None for as many as before. Updates the
+        devices: Number of processes that share each batch; None for as many as before. Updates the
             record; another number changes the order of sums and the batches that BatchNorm sees.
-        time_limit: minutes after which to save and stop; None for the limit in the configuration,
+        time_limit: Minutes after which to save and stop; None for the limit in the configuration,
             which isn't changed.
-        console: as for `train`.
+        console: As for `train`.
 
     Raises:
-        ModelError: the folder contains no run, another process uses it, or no checkpoint can be
+        ModelError: The folder contains no run, another process uses it, or no checkpoint can be
             used.
-        ConfigError: its configuration was changed, or it has done more than `steps` already.
-        UserError: its data is not found, or has changed.
-        TrainingError: as `train`.
+        ConfigError: Its configuration was changed, or it has done more than `steps` already.
+        UserError: Its data is not found, or has changed.
+        TrainingError: As `train`.
     """
     console = console or Console(quiet=True)
     path, data_path = at_home(run), None if data is None else at_home(data)
@@ -214,7 +214,7 @@ def _check_initial_weights(folder: RunFolder, experiment: Experiment) -> None:
     """Refuse to train a run without checkpoint from other weights than those that it started from.
 
     Raises:
-        ModelError: names the source of the weights.
+        ModelError: Names the source of the weights.
     """
     if weights_hash(experiment.trainer.classifier) != folder.read_record().initial_weights:
         settings = experiment.config.settings
@@ -231,13 +231,13 @@ def _requested_changes(
     """Return the changes that the arguments make; raise if the configuration was edited.
 
     Args:
-        folder: folder of the run.
-        config: configuration in the folder.
-        state: state of the last checkpoint; None if nothing was trained.
-        requested: new values by key.
+        folder: Folder of the run.
+        config: Configuration in the folder.
+        state: State of the last checkpoint; None if nothing was trained.
+        requested: New values by key.
 
     Raises:
-        ConfigError: names the keys that were changed in the file, if there is a checkpoint.
+        ConfigError: Names the keys that were changed in the file, if there is a checkpoint.
     """
     record = folder.read_record()
     done = 0 if state is None else state["step"]

@@ -59,8 +59,8 @@ def convergence_step(
     Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence time).
 
     Args:
-        evaluations: steps, ascending, and their validation accuracies.
-        fraction: share of the highest accuracy, in [0, 1].
+        evaluations: Steps, ascending, and their validation accuracies.
+        fraction: Share of the highest accuracy, in [0, 1].
 
     Returns:
         The step, or None if nothing was evaluated.
@@ -128,7 +128,7 @@ def expected_calibration_error(
     Args:
         probs: (N, C).
         correct: (N,) True if the most probable class is the true one.
-        bins: number of bins over (0, 1].
+        bins: Number of bins over (0, 1].
     """
     confidence = probs.max(axis=1)
     index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
@@ -144,7 +144,7 @@ def top_k_accuracy(probs: NDArray[np.floating[Any]], labels: NDArray[np.int64], 
     Args:
         probs: (N, C), N >= 1.
         labels: (N,) true classes.
-        k: at least 1.
+        k: At least 1.
 
     >>> top_k_accuracy(np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]), np.array([1, 1]), 2)
     0.5
@@ -186,11 +186,11 @@ def bootstrap_interval(
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
 
     Args:
-        correct: number of correctly classified images.
-        count: number of all images, at least 1.
-        level: share of the resamples inside the interval, in (0, 1).
-        resamples: number of resamples.
-        seed: seed of a separate numpy generator; equal arguments give equal intervals.
+        correct: Number of correctly classified images.
+        count: Number of all images, at least 1.
+        level: Share of the resamples inside the interval, in (0, 1).
+        resamples: Number of resamples.
+        seed: Seed of a separate numpy generator; equal arguments give equal intervals.
 
     Returns:
         The lower and the upper end, in [0, 1].
@@ -216,9 +216,9 @@ def balanced_bootstrap_interval(
     Args:
         hits: (C,) number of correctly classified images of each class.
         counts: (C,) number of all images of each class, at least 1.
-        level: share of the resamples inside the interval, in (0, 1).
-        resamples: number of resamples.
-        seed: seed of a separate numpy generator; equal arguments give equal intervals.
+        level: Share of the resamples inside the interval, in (0, 1).
+        resamples: Number of resamples.
+        seed: Seed of a separate numpy generator; equal arguments give equal intervals.
     """
     generator = np.random.default_rng(seed)
     total = np.zeros(resamples)
@@ -246,7 +246,7 @@ def paired_balanced_interval(
         ours: (N,) True for correctly classified images, N >= 1.
         theirs: (N,) the same for the other classifier.
         labels: (N,) true classes.
-        level: confidence level, in (0, 1).
+        level: Confidence level, in (0, 1).
 
     Returns:
         The difference (ours minus theirs) and the lower and upper ends.
@@ -274,7 +274,7 @@ def paired_interval(
     Args:
         ours: (N,) True for correctly classified images, N >= 1.
         theirs: (N,) the same for the other classifier.
-        level: confidence level, in (0, 1).
+        level: Confidence level, in (0, 1).
 
     Returns:
         The difference (ours minus theirs) and the lower and upper ends.

@@ -254,10 +254,10 @@ def summary_of(
     """Return the summary of a run, without scores.
 
     Args:
-        experiment: the experiment in its current state.
+        experiment: The experiment in its current state.
         status: ``running``, ``completed``, ``interrupted`` or ``failed``.
-        rows: rows of metrics, from which the alarms are computed.
-        reason: why the run ended early.
+        rows: Rows of metrics, from which the alarms are computed.
+        reason: Why the run ended early.
     """
     settings, trainer = experiment.config.settings, experiment.trainer
     return RunSummary(

@@ -60,27 +60,27 @@ def train(
     the configuration is set to its path; resuming and evaluating need the file.
 
     Args:
-        config: a validated configuration, a tree of keys as in a ``--config`` file, or the path
+        config: A validated configuration, a tree of keys as in a ``--config`` file, or the path
             to such a file.
-        images: an array (N, H, W, C) or (N, H, W), uint8, uint16 or float in [0, 1]; a tensor
+        images: An array (N, H, W, C) or (N, H, W), uint8, uint16 or float in [0, 1]; a tensor
             (N, C, H, W); a list of paths, Pillow images, arrays and tensors, of any sizes; a
             map-style torch data set of images or pairs (image, label); or features (N, D).
         labels: (N,) integers or strings; images with -1 or None join the unlabeled ones.
-        unlabeled: more images, without labels.
-        validation: a pair (images, labels), or a data set of pairs.
-        test: as `validation`; never used for training.
-        overwrite: replace a run in the output folder.
-        resume: resume a run of this configuration in the output folder, or return a finished one;
+        unlabeled: More images, without labels.
+        validation: A pair (images, labels), or a data set of pairs.
+        test: As `validation`; never used for training.
+        overwrite: Replace a run in the output folder.
+        resume: Resume a run of this configuration in the output folder, or return a finished one;
             so the call can be repeated until it succeeds.
-        console: shows the progress; None shows only warnings and results. The log contains
+        console: Shows the progress; None shows only warnings and results. The log contains
             everything.
 
     Returns:
         The folder of the run and its summary.
 
     Raises:
-        UserError: before any training; nothing was written.
-        TrainingError: a loss or weight was not finite; the status of the run is ``failed``.
+        UserError: Before any training; nothing was written.
+        TrainingError: A loss or weight was not finite; the status of the run is ``failed``.
     """
     if images is not None:
         layer = _layer(config)
@@ -231,8 +231,8 @@ def is_started(config: RunConfig) -> bool:
     """Return True if the output folder contains a run of this configuration.
 
     Raises:
-        ConfigError: no output is set, or the run there has another configuration.
-        ModelError: a file there is damaged.
+        ConfigError: No output is set, or the run there has another configuration.
+        ModelError: A file there is damaged.
     """
     if config.settings.output is None:
         raise ConfigError("--continue resumes the run in a folder; set the folder by --output")
