@@ -45,7 +45,7 @@ def with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
     one_class = settings.task == "multiclass"  # as the probe needs
     model = _replace_auto(settings.model, freeze=freeze, probe=frozen and one_class)
     head = ("probe" if one_class else "zero") if frozen and model.freeze != "none" else "random"
-    stages = 2 if model.freeze == "backbone" else 0
+    stages = "auto" if model.freeze == "backbone" else 0  # the backbone is not built here
     update = {
         "optimizer": _replace_auto(optimizer, backbone_lr=backbone_lr),
         "model": _replace_auto(model, stages=stages, head_init=head),

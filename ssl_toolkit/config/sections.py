@@ -158,7 +158,7 @@ class ModelSettings(Options):
     stages: Annotated[int, Field(ge=0, le=8)] | Auto = option(
         "auto",
         help="number of last stages of the backbone whose mean activations are appended to the "
-        "features; auto: 2 when it is frozen, else 0",
+        "features; auto: 2 when it is frozen and has its own normalization, else 0",
         source="docs/results/pretrained.md",
     )
     head_init: Literal["auto", "random", "zero", "probe"] = option(

@@ -44,7 +44,7 @@ def build_network(
         batchnorm_momentum=momentum if isinstance(momentum, float) else None,
         channels_last=settings.model.channels_last is True,
         classes=classes,
-        stages=settings.model.stages if isinstance(settings.model.stages, int) else 0,
+        stages=settings.model.stages,
         arguments=settings.model.args,
     )
     classifier.task = settings.task

@@ -34,8 +34,6 @@ class Backbone(nn.Module, ABC):
     timm_module: ClassVar[str | None] = None
     """Module whose import registers the architecture with timm, with the keys ``backbone.…`` and
     ``head.…``, so that timm can load exported models."""
-    used_stages: int = 0
-    """Number of last stages that are appended to the features; see `use_stages`."""
 
     @classmethod
     def build(
@@ -92,26 +90,12 @@ class Backbone(nn.Module, ABC):
         """
         return None
 
-    def use_stages(self, count: int) -> tuple[int, ...]:
-        """Append the pooled outputs of the last stages to the features.
-
-        Earlier stages describe textures and shapes. A backbone with stages sets `used_stages` and
-        `feature_dim`.
-
-        Args:
-            count: Number of stages; 0 for none.
-
-        Returns:
-            Dimensions of the parts of a feature vector: the final features, then each stage; only
-            the final features if the backbone has no stages.
-        """
-        return (self.feature_dim,)
-
     def stage_modules(self) -> Sequence[nn.Module]:
         """Return consecutive modules whose outputs describe an image, from textures to shapes.
 
-        ``--drop-strangers`` compares images by these outputs, maps (N, C, H, W) or tokens
-        (N, L, C). By default, there are none, and it compares the features.
+        Each returns maps (N, C, H, W) or tokens (N, L, C), once in a forward. ``model.stages``
+        appends the means of the last ones to the features, and ``--drop-strangers`` compares images
+        by them. By default, there are none, and it compares the features.
         """
         return ()
 

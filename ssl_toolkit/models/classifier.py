@@ -48,7 +48,7 @@ class Classifier(nn.Module):
         self.head: nn.Module = nn.Linear(backbone.feature_dim, num_classes) if own is None else own
         self.num_classes = num_classes
         self.blocks: tuple[int, ...] = (backbone.feature_dim,)
-        """Sizes of the blocks of a feature vector; see `Backbone.use_stages`."""
+        """Sizes of the blocks of a feature vector; see `append_stages`."""
         self.task: Task = "multiclass"
         """How logits become probabilities."""
         self.frozen: list[nn.Module] = []

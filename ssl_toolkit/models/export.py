@@ -106,7 +106,7 @@ def export_model(
         config["predict"] = predict
         _write_tensors(folder / ALGORITHM, algorithm_state)
     by_head = predict is None or "predict" not in predict["methods"]
-    if isinstance(classifier.head, FeatureHead) or backbone.used_stages:
+    if isinstance(classifier.head, FeatureHead) or len(classifier.blocks) > 1:
         by_head = False  # timm's models have neither
     if by_head and backbone.timm_module:
         timm_config = {

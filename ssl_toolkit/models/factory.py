@@ -12,11 +12,12 @@ import torch
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.images import RGB8, Size, parse_size, sides, size_text
-from ssl_toolkit.config.sections import LoraSettings
+from ssl_toolkit.config.sections import Auto, LoraSettings
 from ssl_toolkit.errors import ConfigError, ModelError, PluginError, ToolkitError, one_line
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
-from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
+from ssl_toolkit.models.classifier import Classifier, in_eval_mode, set_batchnorm_momentum
 from ssl_toolkit.models.feature_input import FeatureInput, feature_length
+from ssl_toolkit.models.stage_statistics import append_stages
 from ssl_toolkit.models.weights import load_weights
 
 
@@ -93,7 +94,7 @@ def build_classifier(
     batchnorm_momentum: float | None = None,
     channels_last: bool = False,
     classes: Sequence[str] | None = None,
-    stages: int = 0,
+    stages: int | Auto = 0,
     arguments: Mapping[str, Any] | None = None,
 ) -> tuple[Classifier, list[str]]:
     """Build a classifier on the CPU, in train mode; its initial weights depend only on the seed.
@@ -115,7 +116,8 @@ def build_classifier(
         batchnorm_momentum: Momentum in (0, 1] of all BatchNorm layers; None for the backbone's own.
         channels_last: True for 4-d weights in channels-last memory order, faster on recent GPUs.
         classes: Names of the classes in order; the head of a file with other names is skipped.
-        stages: Number of last stages whose means are appended to the features.
+        stages: Number of last stages whose means are appended to the features; see
+            `append_stages`.
         arguments: Arguments of the model (``model.args``), for timm and other backbones whose
             `build` has a parameter of this name.
 
@@ -151,7 +153,8 @@ def build_classifier(
             backbone = plugin.build(name, image_size=image_size, pretrained=fetch, **options)
             if isinstance(image_size, tuple):
                 _check_rectangle(backbone, backbone_name, image_size, channels)
-            blocks = backbone.use_stages(stages)
+            shape = channels, *sides(image_size or backbone.default_image_size or 32)
+            blocks = append_stages(backbone, backbone_name, stages, torch.zeros(1, *shape))
             statistics = (dataset_mean, dataset_std)
             mean, std = backbone.mean, backbone.std
             if (fetch or weights is not None) and mean and std and len(mean) == channels:
@@ -178,9 +181,8 @@ def build_classifier(
 
 def _check_rectangle(backbone: Backbone, name: str, size: Size, channels: int) -> None:
     """Raise if a backbone fails for images that are not square."""
-    backbone.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_eval_mode(backbone):
             backbone(torch.zeros(1, channels, *sides(size)))
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}")[:160]
@@ -188,7 +190,6 @@ def _check_rectangle(backbone: Backbone, name: str, size: Size, channels: int) -
             f"backbone {name!r} can't take image size {size_text(size)} ({reason}); use a square "
             "one, or another backbone"
         ) from error
-    backbone.train()
 
 
 DESCRIBED = ("backbone", "channels", "task", "arguments", "stages", "lora", "classes", "image_size")
@@ -204,11 +205,11 @@ def describe(classifier: Classifier, name: str) -> dict[str, Any]:
         classifier: Classifier that was built.
         name: Name for `find_backbone`.
     """
-    backbone = classifier.backbone
-    saved = getattr(backbone, "saved", {}) | ({"lora": classifier.lora} if classifier.lora else {})
+    backbone, lora = classifier.backbone, classifier.lora
+    saved = getattr(backbone, "saved", {}) | ({"lora": lora} if lora else {})
     if classifier.task != "multiclass":
         saved |= {"task": classifier.task}
-    stages, channels = backbone.used_stages, classifier.channels
+    stages, channels = len(classifier.blocks) - 1, classifier.channels
     return {"backbone": name, "channels": channels, "arguments": {}, "stages": stages} | saved
 
 

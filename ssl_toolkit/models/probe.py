@@ -72,7 +72,7 @@ def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform
 
     Args:
         features: (N, D) features of all training images.
-        sizes: Number of features per block, as `Backbone.use_stages` returns them.
+        sizes: Number of features per block, as `append_stages` returns them.
     """
     first, rest = sizes[0], len(sizes) - 1
     x = features.double()

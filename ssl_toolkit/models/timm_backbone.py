@@ -15,6 +15,7 @@ from ssl_toolkit.config.arguments import check_arguments
 from ssl_toolkit.config.images import Size, sides, size_text
 from ssl_toolkit.errors import ConfigError, ModelError, PluginError, UserError, one_line
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
+from ssl_toolkit.models.classifier import in_eval_mode
 from ssl_toolkit.models.timm_sources import TimmSource, find_model, has_source
 
 _RESERVED = (
@@ -102,10 +103,6 @@ class TimmBackbone(Backbone):
                 f"{size_text(size)} ({reason})"
             ) from error
         self.feature_dim: int = self._probe(source, size, own_size)
-        self._own_dim = self.feature_dim
-        self._size = size
-        self._seen: list[Tensor] = []
-        self._hooks: list[Any] = []
         untyped: Any = timm.data
         data = untyped.resolve_model_data_config(self.model)
         self.mean: ChannelStatistics = tuple(data["mean"])
@@ -162,45 +159,25 @@ class TimmBackbone(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) normalized images to (N, feature_dim) features."""
-        parts = self._parts(images)
-        return torch.cat(parts, dim=1) if self.used_stages else parts[0]
-
-    def use_stages(self, count: int) -> tuple[int, ...]:
-        """See `Backbone.use_stages`; stages are the last parts of the model's trunk in timm."""
-        self._watch(self.stage_modules()[-count:] if count else [])
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                found = self._parts(torch.zeros(1, self._channels, *sides(self._size)))
-            sizes = tuple(part.shape[1] for part in found)
-        except Exception:  # maps of another kind: the features alone
-            self._watch([])
-            sizes = (self._own_dim,)
-        finally:
-            self.model.train()
-        self.used_stages: int = len(self._hooks)
-        self.feature_dim = sum(sizes)
-        return sizes
+        features: Tensor = self.model(images)
+        return features
 
     def stage_modules(self) -> list[nn.Module]:
-        """See `Backbone.stage_modules`; these are the parts of the model's trunk in timm."""
-        return _trunk(self.model)
+        """Return the parts of the model's trunk, which timm calls blocks, stages or layers.
 
-    def _watch(self, parts: list[nn.Module]) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = [part.register_forward_hook(self._see) for part in parts]
-
-    def _parts(self, images: Tensor) -> list[Tensor]:
-        """Return the features, then the outputs that the hooks of `use_stages` recorded."""
-        self._seen = []  # a forward that failed may have left some
-        features: Tensor = self.model(images)
-        seen, self._seen = self._seen, []
-        return [features, *seen]
-
-    def _see(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        """Record the output of a stage, averaged over positions: NCHW maps, or tokens (N, L, D)."""
-        self._seen.append(output.mean(dim=(2, 3) if output.ndim == 4 else 1))
+        There are none in models of another structure, and in those with channels in the last
+        dimension of their maps, such as Swin's.
+        """
+        model, names = self.model, [f"layer{number}" for number in range(1, 5)]
+        if getattr(model, "output_fmt", "") == "NHWC":
+            return []
+        if all(hasattr(model, name) for name in names):
+            return [getattr(model, name) for name in names]
+        for name in ("blocks", "stages"):
+            trunk = getattr(model, name, None)
+            if isinstance(trunk, nn.Sequential | nn.ModuleList):
+                return list(trunk)
+        return []
 
     def adapt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert weights as timm does: old names, position tables of another size.
@@ -247,15 +224,12 @@ class TimmBackbone(Backbone):
 
     def _probe(self, source: TimmSource, size: Size, own_size: int) -> int:
         """Return the length of the features, from one zero image in eval mode."""
-        self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), in_eval_mode(self.model):
                 features = self.model(torch.zeros(1, self._channels, *sides(size)))
         except Exception as error:
             reason = _allowed(source, self, error)
             raise _size_error(source.name, size, own_size, reason) from error
-        finally:
-            self.model.train()
         if not isinstance(features, Tensor) or features.ndim != 2:
             raise PluginError(
                 f"timm model {source.name!r} returns no feature vector; choose another one, or "
@@ -311,24 +285,6 @@ def _create(
             raise
         # Some models have a size of their own but no argument for it.
         return timm.create_model(source.name, **fixed, **arguments), dict(arguments)
-
-
-def _trunk(model: nn.Module) -> list[nn.Module]:
-    """Return the consecutive parts of a timm model, which timm calls blocks, stages or layers.
-
-    The list is empty for models of another structure, and for those with channels in the last
-    dimension of their maps, such as Swin's.
-    """
-    if getattr(model, "output_fmt", "") == "NHWC":
-        return []
-    names = [f"layer{number}" for number in range(1, 5)]
-    if all(hasattr(model, name) for name in names):
-        return [getattr(model, name) for name in names]
-    for name in ("blocks", "stages"):
-        trunk = getattr(model, name, None)
-        if isinstance(trunk, nn.Sequential | nn.ModuleList):
-            return list(trunk)
-    return []
 
 
 def _allowed(source: TimmSource, backbone: TimmBackbone, error: Exception) -> str:

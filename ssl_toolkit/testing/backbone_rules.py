@@ -14,6 +14,7 @@ from ssl_toolkit.engine.devices import make_autocast
 from ssl_toolkit.errors import ToolkitError
 from ssl_toolkit.interfaces import Backbone
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.stage_statistics import append_stages
 from ssl_toolkit.testing.assertions import (
     differing,
     listed,
@@ -46,22 +47,25 @@ def returns_features(subject: Subject) -> None:
 def returns_outputs_of_stages(subject: Subject) -> None:
     """In a forward, each of `stage_modules` returns maps (N, C, H, W) or tokens (N, L, C) once.
 
-    Why: ``--drop-strangers`` compares images by them.
-    Cause: a ModuleList, which has no forward, or a module that forward doesn't call.
+    Why: ``model.stages`` appends their means to the features, and ``--drop-strangers`` compares
+    images by them.
+    Cause: a ModuleList, which has no forward, a module that forward doesn't call, or a `classifier`
+    that ignores feature_dim, which the means increase.
     """
     backbone = _build(subject).eval()
     modules = [*backbone.stage_modules()]
     calls: list[list[Any]] = [[] for _ in modules]
     for module, outputs in zip(modules, calls, strict=True):
         module.register_forward_hook(lambda _module, _inputs, output, to=outputs: to.append(output))
-    with torch.no_grad():
-        backbone(_images(subject))
+    backbone(_images(subject))
     for place, outputs in enumerate(calls):
         require(len(outputs) == 1, f"forward calls stage {place} (from 0) {len(outputs)} times")
         output = outputs[0]
         valid = isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) == 2
         found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         require(valid, f"stage {place} (from 0) returns {found} for 2 images")
+    append_stages(backbone, subject.name, len(modules), _images(subject))
+    Classifier(backbone, 2).to(subject.device).head(backbone(_images(subject)))
 
 
 def initializes_reproducibly(subject: Subject) -> None:

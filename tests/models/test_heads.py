@@ -124,25 +124,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         FeatureTransform(torch.zeros(7), sizes=(4, 1), powers=(1, 1), weights=(1, 1))
 
 
-@pytest.mark.parametrize("backbone", ["test_resnet", "test_vit", "test_efficientnet"])
-def test_features_of_stages_are_appended(backbone: str) -> None:
-    made = TimmBackbone.build(backbone, image_size=32).eval()
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        own = made(images)
-        assert made.use_stages(2)[0] == own.shape[1]
-        blocks = made.use_stages(2)
-        both = made.eval()(images)
-        assert made.feature_dim == sum(blocks) == both.shape[1]
-        assert torch.equal(both[:, : blocks[0]], own)
-        _, maps = made.model.forward_intermediates(images, indices=2, norm=False)
-        assert torch.allclose(both[:, -blocks[-1] :], maps[-1].mean(dim=(2, 3)), atol=0.2)
-        copied = copy.deepcopy(made)
-        assert torch.equal(copied(images), both)
-        assert made.use_stages(0) == (own.shape[1],)
-        assert torch.equal(made.eval()(images), own)
-
-
 # --- files and exports ---------------------------------------------------------------------------
 
 

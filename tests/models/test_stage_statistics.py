@@ -15,7 +15,7 @@ from ssl_toolkit.models import stage_statistics as statistics
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.stage_statistics import stage_statistics
-from ssl_toolkit.models.timm_backbone import TimmBackbone, _trunk
+from ssl_toolkit.models.timm_backbone import TimmBackbone
 
 
 class Layers(Backbone):
@@ -125,5 +125,6 @@ def read_once(backbone: Backbone) -> Tensor:
 
 def test_maps_with_channels_last_are_no_stages() -> None:
     layers = {f"layer{number}": nn.Identity() for number in range(1, 5)}
-    assert len(_trunk(SimpleNamespace(**layers))) == 4
-    assert _trunk(SimpleNamespace(**layers, output_fmt="NHWC")) == []
+    for more, count in (({}, 4), ({"output_fmt": "NHWC"}, 0)):
+        backbone: Any = SimpleNamespace(model=SimpleNamespace(**layers, **more))
+        assert len(TimmBackbone.stage_modules(backbone)) == count

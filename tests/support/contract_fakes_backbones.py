@@ -83,6 +83,20 @@ class Vectors(Net):
         return self.last(self.plain(images))  # type: ignore[no-any-return]
 
 
+@breaks("returns_outputs_of_stages")
+class NarrowHead(Net):
+    """Its head takes no features of stages."""
+
+    def stage_modules(self) -> list[nn.Module]:
+        return [self.conv]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+    def classifier(self, num_classes: int) -> nn.Module:
+        return nn.Linear(8, num_classes)
+
+
 @breaks("initializes_reproducibly")
 class NumpyWeights(Net):
     """It draws a weight with numpy."""
