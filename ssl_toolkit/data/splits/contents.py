@@ -64,7 +64,7 @@ def content_of(table: ImageTable, split: Split) -> Content:
 
 
 def table_hash(table: ImageTable, rows: Rows) -> str:
-    """Return the SHA-256 over keys, parts, content and labels of images that may be in no split.
+    """Return the SHA-256 over keys, splits, content and labels of images that may be in no split.
 
     As of a streamed pool, their place is covered instead of their content where they are streamed.
 
