@@ -5,9 +5,10 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STATUS = {"SIGINT": 130, "SIGTERM": 143}
@@ -118,3 +119,6 @@ def end_soon(status: int) -> None:
     last = threading.Timer(EXIT_PATIENCE, os._exit, [status])
     last.daemon = True
     last.start()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()  # os._exit drops what is buffered

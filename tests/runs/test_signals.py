@@ -158,3 +158,16 @@ def test_other_commands_end_by_signals_too(tmp_path: Path) -> None:
     started.wait_for(started.listens)
     assert started.signal(signal.SIGTERM) < limit()
     started.check(143)
+
+
+def test_what_was_printed_is_not_lost_if_a_thread_does_not_end() -> None:
+    code = (
+        "import threading, time\n"
+        "from ssl_toolkit import interrupts\n"
+        "print('stopped')\n"
+        "threading.Thread(target=time.sleep, args=[60]).start()\n"
+        "interrupts.EXIT_PATIENCE = 0.1\n"
+        "interrupts.end_soon(143)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (143, "stopped\n")

@@ -263,7 +263,8 @@ def test_a_run_reuses_the_measurement(tmp_path: Path, monkeypatch: pytest.Monkey
     assert summary(run)["status"] == "completed"
     assert summary(run)["steps"] == chosen["steps"]
     assert call("check-run", run).returncode == 0
-    other = (*DIGITS, "--minutes", "9", "--output", run, "--continue")
+    changed = ("--minutes", "9", "--set", "eval_every=1000", "--continue")
+    other = (*DIGITS, *changed, "--output", run)
     assert refusal(*other).endswith("configuration: minutes is 0.2 there, 9 here\n")
 
 
