@@ -106,7 +106,7 @@ def test_in_an_evaluation_and_in_the_final_test(tmp_path: Path) -> None:
             text=True,
         )
         assert process.stdout is not None
-        while "slow" not in (line := process.stdout.readline()):
+        while (line := process.stdout.readline()) != "slow\n":
             assert line
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
@@ -169,5 +169,8 @@ def test_what_was_printed_is_not_lost_if_a_thread_does_not_end() -> None:
         "interrupts.EXIT_PATIENCE = 0.1\n"
         "interrupts.end_soon(143)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env=buffered
+    )
     assert (done.returncode, done.stdout) == (143, "stopped\n")
