@@ -242,7 +242,7 @@ class _Rehearsal(NamedTuple):
     table: ImageTable
     split: Split
     inputs: Mapping[str, str]
-    """Hashes as of `RunRecord.inputs`."""
+    """Hashes as of `RunRecord.inputs`, for earlier runs; none in a new folder."""
     draws: ComparedRun
     """The run with the hashes of its draws, and of the rows of its split."""
     warnings: tuple[str, ...]
@@ -337,7 +337,8 @@ def _rehearse(
             split=_hash_of_rows(experiment.split), initial_weights="", draws=draws
         ),
     )
-    inputs, warnings = hashes_of_inputs(experiment), tuple(experiment.warnings)
+    inputs = hashes_of_inputs(experiment) if (folder / PLAN).exists() else {}
+    warnings = tuple(experiment.warnings)
     return _Rehearsal(images, experiment.table, experiment.split, inputs, run, warnings)
 
 

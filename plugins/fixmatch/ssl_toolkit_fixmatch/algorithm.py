@@ -89,7 +89,7 @@ class FixMatch(Algorithm):
         )
 
         @model_validator(mode="after")
-        def _check_order(self) -> Self:
+        def _check_forms(self) -> Self:
             if self.interleaved and self.forward == "selective":
                 raise ValueError("forward=selective can't be interleaved; leave one of them out")
             return self
